@@ -1,0 +1,85 @@
+"""From a finished partition to Dagster's events: one shape for a run of one partition, one for a run of many."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import dagster as dg
+
+from batch_assets.core.tasks import Task
+from batch_assets.planner import asset_key
+
+DATA_VERSION_TAG = "dagster/data_version"
+BACKFILL_TAG = "dagster/backfill"
+
+Metadata = Mapping[str, Any]
+Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
+Subject = TypeVar("Subject")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found in one partition. Figures and limits go into the metadata."""
+
+    name: str
+    passed: bool
+    metadata: Metadata
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+    is_blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """One asset's partition, made: its key, data version, figures, and what its checks found."""
+
+    asset: str
+    partition: str
+    data_version: str
+    metadata: Metadata
+    findings: Sequence[Finding] = ()
+
+
+def to_result(task: Task, stamp: Stamp) -> dg.MaterializeResult[Any]:
+    """Return the stamp as the result of a run of this one partition."""
+    key = asset_key(task, stamp.asset)
+    return dg.MaterializeResult(
+        asset_key=key,
+        data_version=dg.DataVersion(stamp.data_version),
+        metadata=dict(stamp.metadata),
+        check_results=[
+            dg.AssetCheckResult(
+                asset_key=key, check_name=f.name, passed=f.passed, severity=f.severity, metadata=dict(f.metadata)
+            )
+            for f in stamp.findings
+        ],
+    )
+
+
+def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator[Event]:
+    """Yield the stamp as events of a run of many partitions: each keeps its own data version, figures and findings."""
+    key = asset_key(task, stamp.asset)
+    tags = {DATA_VERSION_TAG: stamp.data_version}
+    if BACKFILL_TAG in run_tags:
+        tags[BACKFILL_TAG] = run_tags[BACKFILL_TAG]
+    yield dg.AssetMaterialization(key, partition=stamp.partition, metadata=dict(stamp.metadata), tags=tags)
+    for f in stamp.findings:
+        yield dg.AssetCheckEvaluation(
+            asset_key=key,
+            check_name=f.name,
+            passed=f.passed,
+            severity=f.severity,
+            metadata=dict(f.metadata),
+            partition=stamp.partition,
+            blocking=f.is_blocking,
+        )
+
+
+def emit(
+    task: Task, stamps: Iterable[Stamp], partitions: Sequence[str], run_tags: Mapping[str, str]
+) -> Iterator[dg.MaterializeResult[Any] | Event]:
+    """Yield stamps in the shape that a run over `partitions` needs."""
+    for stamp in stamps:
+        if len(partitions) == 1:
+            yield to_result(task, stamp)
+        else:
+            yield from to_events(task, stamp, run_tags)

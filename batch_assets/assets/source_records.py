@@ -1,0 +1,112 @@
+"""source_records [batch]: each batch frozen as it was read, so that what was asked stays known."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+import polars as pl
+
+from batch_assets.assets.events import Finding, Stamp, emit
+from batch_assets.core.errors import SourceError
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import batch_partitions
+from batch_assets.planner import SOURCE_RECORDS, asset_key, used_fields
+from batch_assets.resources import PLATFORM, Platform
+from batch_assets.sources.base import ITEM_ID, BatchRef, Source, SourceBatch
+from batch_assets.store.batches import BatchState, adopt_items, freeze_batch, load_batches, touch_batch
+
+SourceCheck = Callable[[SourceBatch], Finding]
+
+
+def build_source_records(
+    task: Task, source: Source, specs: Sequence[dg.AssetCheckSpec], checks: Sequence[SourceCheck]
+) -> dg.AssetsDefinition:
+    """Build the asset of one task."""
+
+    @dg.asset(
+        key=asset_key(task, SOURCE_RECORDS),
+        partitions_def=batch_partitions(task.name),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        check_specs=specs,
+        output_required=False,
+        group_name=task.name,
+        owners=list(task.owners),
+        kinds={"polars", "parquet"},
+        description="One row per record of the batch, frozen as it was read; all fields are text.",
+        required_resource_keys={PLATFORM},
+    )
+    def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        platform: Platform = getattr(context.resources, PLATFORM)
+        batches = list(context.partition_keys)
+        yield from emit(task, freeze(task, source, platform, batches, checks), batches, context.run.tags)
+        if len(batches) > 1:
+            yield from close_checks(task, SOURCE_RECORDS, specs)
+
+    return source_records
+
+
+def freeze(
+    task: Task, source: Source, platform: Platform, batches: Iterable[str], checks: Sequence[SourceCheck]
+) -> Iterator[Stamp]:
+    """Read and freeze batches, in the source's order. Raises SourceError, before anything of that batch is kept."""
+    wanted = set(batches)
+    offered = [ref for ref in source.list_batches() if ref.batch in wanted]
+    absent = wanted - {ref.batch for ref in offered}
+    for ref in offered:
+        read = source.read(ref, used_fields(task))
+        findings = [check(read) for check in checks]
+        state = _freeze_one(task, platform, ref, read)
+        yield Stamp(
+            asset=SOURCE_RECORDS,
+            partition=ref.batch,
+            data_version=state.source_hash,
+            metadata={
+                "records": state.records,
+                "malformed_lines": len(state.malformed),
+                "superseded": state.superseded,
+                "file": dg.MetadataValue.path(ref.locator),
+                "frame": dg.MetadataValue.path(str(platform.frames.path(task.name, SOURCE_RECORDS, ref.batch))),
+            },
+            findings=findings,
+        )
+    if absent:
+        raise SourceError(f"task {task.name}: the source has no batch {', '.join(sorted(absent))}")
+
+
+def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:
+    with platform.database.read() as connection:
+        known = load_batches(connection, task.name).get(ref.batch)
+    is_same = known is not None and known.source_hash == read.source_hash
+    if is_same and platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists():
+        with platform.database.write() as connection:
+            touch_batch(connection, task.name, ref.batch, ref.stamp)
+        return known
+    # The frame first: killed between the two, the stamp still tells that the batch is to be frozen again.
+    platform.frames.write(read.frame, task.name, SOURCE_RECORDS, ref.batch)
+    with platform.database.write() as connection:
+        state, released = freeze_batch(
+            connection,
+            task.name,
+            ref.batch,
+            stamp=ref.stamp,
+            source_hash=read.source_hash,
+            item_ids=read.frame[ITEM_ID].to_list(),
+            malformed=read.malformed,
+        )
+        if released:
+            earlier = [b.batch for b in load_batches(connection, task.name).values() if b.batch != ref.batch]
+            for batch in reversed(earlier):
+                frame = platform.frames.read(task.name, SOURCE_RECORDS, batch)
+                if frame is None:
+                    continue
+                back = frame.filter(pl.col(ITEM_ID).is_in(list(released)))[ITEM_ID].to_list()
+                if back:
+                    adopt_items(connection, task.name, batch, back)
+                    released -= set(back)
+    return state
+
+
+def close_checks(task: Task, asset: str, specs: Sequence[dg.AssetCheckSpec]) -> Iterator[dg.Output[None]]:
+    """Yield the outputs that Dagster wants of a step's checks at the end of a run of many partitions."""
+    for spec in specs:
+        yield dg.Output(None, output_name=f"{task.name}__{asset}_{spec.name}")

@@ -1,0 +1,76 @@
+"""validated_results [batch × variant]: the `ok` rows as a typed frame, each judged again from its stored completion."""
+
+from typing import Any
+
+import polars as pl
+import sqlalchemy as sa
+
+from batch_assets.core.acceptance import accept
+from batch_assets.core.attempts import Status
+from batch_assets.core.canonical import canonical_json
+from batch_assets.planner import VALIDATED_RESULTS
+from batch_assets.resources import Platform
+from batch_assets.runner.work import PartitionWork
+from batch_assets.schemas import OUTPUT_PREFIX, answer_columns
+from batch_assets.store.results import load_attempts
+from batch_assets.store.tables import results
+
+
+def write_validated_results(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, list[str]]:
+    """Write the frame of one partition; return it, and the ids whose stored answer is not what its row says.
+
+    Such a row is left out: the frame holds only answers that the task's model and rules accept now.
+    """
+    frame, disagreeing = make_frame(platform, work)
+    platform.frames.write(frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
+    return frame, disagreeing
+
+
+def make_frame(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, list[str]]:
+    """Return the frame of a partition, one row per accepted answer in item_id's order, and the ids left out."""
+    c = results.c
+    key = work.key
+    query = sa.select(c.item_id, c.payload, c.attempt_id, c.attempts, c.reused_from, c.updated_at).where(
+        c.task == key.task,
+        c.prompt_ver == key.prompt_ver,
+        c.model_id == key.model_id,
+        c.batch == work.batch,
+        c.status == Status.OK,
+    )
+    rows: list[dict[str, Any]] = []
+    disagreeing: list[str] = []
+    with platform.database.read() as connection:
+        found = connection.execute(query.order_by(c.item_id)).mappings().all()
+        past = load_attempts(connection, {row["attempt_id"] for row in found})
+    for row in found:
+        attempt = past.get(row["attempt_id"])
+        verdict = accept(attempt.completion, work.task) if attempt and attempt.completion else None
+        if verdict is None or verdict.payload != row["payload"]:
+            disagreeing.append(row["item_id"])
+            continue
+        rows.append(
+            {
+                "item_id": row["item_id"],
+                "batch": work.batch,
+                "prompt_ver": key.prompt_ver,
+                "model_id": key.model_id,
+                **_flatten(row["payload"]),
+                "attempts": row["attempts"],
+                "is_reused": row["reused_from"] is not None,
+                "updated_at": row["updated_at"],
+            }
+        )
+    return pl.DataFrame(rows, schema=_schema(work), orient="row"), disagreeing
+
+
+def _schema(work: PartitionWork) -> dict[str, Any]:
+    keys = dict.fromkeys(("item_id", "batch", "prompt_ver", "model_id"), pl.String)
+    own = {"attempts": pl.Int64, "is_reused": pl.Boolean, "updated_at": pl.Datetime("us", "UTC")}
+    return {**keys, **answer_columns(work.task.output), **own}
+
+
+def _flatten(payload: dict[str, Any]) -> dict[str, Any]:
+    return {
+        OUTPUT_PREFIX + name: canonical_json(value) if isinstance(value, dict | list) else value
+        for name, value in payload.items()
+    }

@@ -1,0 +1,1 @@
+"""Asset checks, one file per asset, named like it."""

@@ -1,0 +1,107 @@
+"""Checks of llm_outputs: every record accounted for, keys unique, shares of errors and invalid answers."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+import sqlalchemy as sa
+
+from batch_assets.assets.events import Finding
+from batch_assets.assets.llm_outputs import OutputCheck
+from batch_assets.checks.specs import build_spec
+from batch_assets.core.tasks import Task
+from batch_assets.planner import LLM_OUTPUTS
+from batch_assets.reports.run_report import RunReport
+from batch_assets.resources import Platform
+from batch_assets.runner.work import PartitionWork
+from batch_assets.store.results import load_foreign
+from batch_assets.store.tables import results
+
+ACCOUNTED, KEYS_UNIQUE = "every_record_accounted", "keys_unique"
+ERROR_SHARE, INVALID_SHARE = "error_share", "invalid_share"
+SHOWN = 10
+
+
+def build_checks(task: Task) -> tuple[Sequence[dg.AssetCheckSpec], Sequence[OutputCheck]]:
+    """Return the checks of a task's llm_outputs: specs and what they do."""
+    limits = task.thresholds
+    words = "Each source id has a row and each row a source id (anti-join both ways)."
+    specs = [
+        build_spec(task, LLM_OUTPUTS, ACCOUNTED, words, is_blocking=True),
+        build_spec(task, LLM_OUTPUTS, KEYS_UNIQUE, "No record has two rows.", is_blocking=True),
+        build_spec(task, LLM_OUTPUTS, ERROR_SHARE, f"At most {limits.max_error_share:.1%} of the records are errors."),
+        build_spec(
+            task, LLM_OUTPUTS, INVALID_SHARE, f"At most {limits.max_invalid_share:.1%} of the answers are invalid."
+        ),
+    ]
+    return specs, [check_accounted, check_keys, check_error_share, check_invalid_share]
+
+
+def check_accounted(_platform: Platform, work: PartitionWork, _report: RunReport) -> Finding:
+    """Join source ids and rows both ways, from the frozen frame itself; never by subtraction of counts."""
+    expected: set[str] = set()
+    with _platform.database.read() as connection:
+        for records in work.read():
+            ids = [r.item_id for r in records]
+            expected |= set(ids) - load_foreign(connection, work.task.name, work.batch, ids)
+        found = set(connection.scalars(_select_ids(work)))
+    without_row, without_source = sorted(expected - found), sorted(found - expected)
+    return Finding(
+        name=ACCOUNTED,
+        passed=not without_row and not without_source,
+        is_blocking=True,
+        metadata={
+            "records": len(expected),
+            "records_without_row": len(without_row),
+            "rows_without_record": len(without_source),
+            "first": dg.MetadataValue.json(
+                {"without_row": without_row[:SHOWN], "without_record": without_source[:SHOWN]}
+            ),
+        },
+    )
+
+
+def check_keys(platform: Platform, work: PartitionWork, _report: RunReport) -> Finding:
+    """Look for records with two rows. The primary key forbids them; this sees a store whose key was dropped."""
+    ids = _select_ids(work).subquery()
+    doubled = sa.select(ids.c.item_id).group_by(ids.c.item_id).having(sa.func.count() > 1)
+    with platform.database.read() as connection:
+        found = list(connection.scalars(doubled.order_by(ids.c.item_id)))
+    return Finding(
+        name=KEYS_UNIQUE,
+        passed=not found,
+        is_blocking=True,
+        metadata={"doubled_keys": len(found), "first": dg.MetadataValue.json(found[:SHOWN])},
+    )
+
+
+def check_error_share(_platform: Platform, work: PartitionWork, report: RunReport) -> Finding:
+    """Hold the share of errors to the task's limit."""
+    limits = work.task.thresholds
+    return _check_share(ERROR_SHARE, report.error_share, report.total, limits.max_error_share, limits.min_records)
+
+
+def check_invalid_share(_platform: Platform, work: PartitionWork, report: RunReport) -> Finding:
+    """Hold the share of invalid answers to the task's limit."""
+    limits = work.task.thresholds
+    return _check_share(INVALID_SHARE, report.invalid_share, report.total, limits.max_invalid_share, limits.min_records)
+
+
+def _check_share(name: str, share: float, records: int, limit: float, min_records: int) -> Finding:
+    is_too_small = records < min_records
+    return Finding(
+        name=name,
+        passed=is_too_small or share <= limit,
+        metadata={
+            "share": share,
+            "limit": limit,
+            "records": records,
+            "note": f"fewer than {min_records} records raise no alarm" if is_too_small else "",
+        },
+    )
+
+
+def _select_ids(work: PartitionWork) -> sa.Select[tuple[str]]:
+    c, key = results.c, work.key
+    return sa.select(c.item_id).where(
+        c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id, c.batch == work.batch
+    )

@@ -1,0 +1,1 @@
+"""The command line, thin: a verb reads its options, calls one function below, and prints."""

@@ -1,0 +1,149 @@
+"""`run`: the planner's work, launched in this process on the instance that the web UI shows."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import dagster as dg
+from dagster import DagsterInstance
+
+from batch_assets.components.launch_jobs import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name
+from batch_assets.components.project import Project
+from batch_assets.core.attempts import RetryMode
+from batch_assets.core.errors import BatchAssetsError, find_cause
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import PartitionKey, sync_partitions
+from batch_assets.planner import Need, Plan, Selection, make_plan
+from batch_assets.resources import PLATFORM, Platform, process_tags
+from batch_assets.runner.work import Progress, Tally
+from batch_assets.sources.base import Source
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCheck:
+    """A check that failed in this run."""
+
+    asset: str
+    check: str
+    partition: str
+    severity: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class RunSummary:
+    """What `run` did."""
+
+    task: str
+    seconds: float = 0.0
+    requests_sent: int = 0
+    tally: Tally = field(default_factory=Tally)
+    partitions_done: int = 0
+    partitions: list[PartitionKey] = field(default_factory=list[PartitionKey])
+    passed_over: list[Need] = field(default_factory=list[Need])
+    failed_checks: list[FailedCheck] = field(default_factory=list[FailedCheck])
+    run_ids: list[str] = field(default_factory=list[str])
+
+
+class Launcher:
+    """Runs a task's jobs one after another: sources, outputs by model, results."""
+
+    def __init__(self, project: Project, platform: Platform, instance: DagsterInstance, say: Say) -> None:
+        self._project = project
+        self._instance = instance
+        self._say = say
+        self._tally = Tally()
+        watched = platform.observer
+
+        def observe(progress: Progress) -> None:
+            self._tally = progress.tally
+            if watched is not None:
+                watched(progress)
+
+        self._platform = replace(platform, observer=observe)
+
+    def run(self, task: Task, source: Source, selection: Selection, retry: RetryMode) -> RunSummary:
+        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed."""
+        started = time.monotonic()
+        summary = RunSummary(task=task.name)
+        sync_partitions(task, source, self._instance)
+        plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
+        summary.passed_over = [n for n in plan.needs if n.leased_by]
+        self._freeze(plan, summary)
+        needs = [n for n in plan.needs if not n.leased_by]
+        for model in task.models:
+            self._ask(
+                task, [n for n in needs if task.variants[n.partition.variant].model.model_id == model], retry, summary
+            )
+        self._follow(task, source, selection, plan, needs, summary)
+        summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
+        summary.partitions_done = len(plan.done)
+        summary.seconds = time.monotonic() - started
+        return summary
+
+    def _freeze(self, plan: Plan, summary: RunSummary) -> None:
+        if plan.unfrozen or plan.unspecified:
+            self._say(f"freezing {len(plan.unfrozen)} batches, describing {len(plan.unspecified)} variants")
+            batches = [ref.batch for ref in plan.unfrozen]
+            self._execute(plan.task, SOURCES_JOB, {"batches": batches, "variants": list(plan.unspecified)}, summary)
+
+    def _ask(self, task: Task, needs: Sequence[Need], retry: RetryMode, summary: RunSummary) -> None:
+        if not needs:
+            return
+        total = sum(n.to_ask + n.rejudged for n in needs)
+        self._say(f"{len(needs)} partitions, {total} records to do")
+        partitions = [str(n.partition) for n in needs]
+        self._tally = Tally()
+        try:
+            config = {"partitions": partitions, "retry": retry.value, "total": total}
+            self._execute(task, OUTPUTS_JOB, config, summary)
+        finally:
+            summary.tally.add(self._tally)
+            summary.requests_sent = summary.tally.sent
+
+    def _follow(
+        self, task: Task, source: Source, selection: Selection, plan: Plan, needs: Sequence[Need], summary: RunSummary
+    ) -> None:
+        if needs or plan.unfrozen:
+            plan = make_plan(task, source, self._platform, self._instance, selection=selection)
+        finished = {n.partition for n in needs} & set(plan.done)
+        partitions = sorted({*plan.outdated, *finished})
+        if partitions:
+            self._say(f"making the results of {len(partitions)} partitions")
+            self._execute(task, RESULTS_JOB, {"partitions": [str(p) for p in partitions]}, summary)
+
+    def _execute(self, task: Task, job: str, config: Mapping[str, Any], summary: RunSummary) -> None:
+        name = job_name(task.name, job)
+        definition = self._project.definitions.resolve_job_def(f"{name}_job")
+        try:
+            result = definition.execute_in_process(
+                run_config={"ops": {name: {"config": dict(config)}}},
+                instance=self._instance,
+                resources={PLATFORM: self._platform},
+                tags={**process_tags(), "batch_assets/launched_by": "command line"},
+            )
+        except Exception as e:
+            raise find_cause(e) or e from e
+        summary.run_ids.append(result.run_id)
+        summary.failed_checks += [_read_check(e) for e in result.all_events if _is_failed_check(e)]
+        if not result.success:
+            raise BatchAssetsError(f"run {result.run_id} failed; the web UI shows why")
+
+
+def _is_failed_check(event: dg.DagsterEvent) -> bool:
+    is_check = event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    return is_check and not event.asset_check_evaluation_data.passed
+
+
+def _read_check(event: dg.DagsterEvent) -> FailedCheck:
+    data = event.asset_check_evaluation_data
+    return FailedCheck(
+        asset=data.asset_key.path[-1],
+        check=data.check_name,
+        partition=data.partition or "",
+        severity=data.severity.value,
+        metadata={k: v.value for k, v in data.metadata.items()},
+    )

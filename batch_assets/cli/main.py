@@ -1,0 +1,209 @@
+"""The verbs of `batch-assets`. Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault."""
+
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from batch_assets.cli.launch import Launcher
+from batch_assets.cli.session import Session, open_session
+from batch_assets.cli.show import (
+    plan_document,
+    print_json,
+    print_plan,
+    print_record,
+    print_status,
+    print_summary,
+    summary_document,
+)
+from batch_assets.cli.terminal import ProgressView, quiet
+from batch_assets.cli.webui import serve
+from batch_assets.core.attempts import RetryMode
+from batch_assets.core.errors import BatchAssetsError, ConfigError, SourceError
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import sync_partitions
+from batch_assets.planner import Selection, make_plan
+from batch_assets.resources import end_dead_runs
+from batch_assets.settings import load_settings
+from batch_assets.sources.base import Source
+from batch_assets.store.overview import load_record, load_reports, load_status
+
+DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+_batch = click.option("--batch", help="Only this batch (default: all).")
+_variant = click.option("--variant", help="Only this variant, <prompt_ver>--<model_id> (default: all).")
+_retry = click.option(
+    "--retry",
+    type=click.Choice([m.value for m in RetryMode]),
+    default=RetryMode.NONE.value,
+    show_default=True,
+    help="Ask again although nothing changed: error rows, failed (errors and invalid), or all.",
+)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Run a language model over records, resumably: only what is missing or stale is asked.
+
+    State lies under BATCH_ASSETS_HOME (default .batch_assets), the store at BATCH_ASSETS_DB_URL (default SQLite
+    there), tasks in BATCH_ASSETS_DEFS (default: the shipped ones).
+
+    Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+    """
+
+
+@cli.command()
+@click.argument("task")
+@_batch
+@_variant
+@_retry
+@_json
+@click.pass_context
+def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, retry: str, as_json: bool) -> None:
+    """Bring TASK up to date: freeze new batches, ask what is missing or stale, make the results."""
+    settings = load_settings()
+    log = settings.home / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
+    try:
+        with quiet(log) as console, ProgressView(Console(quiet=True) if as_json else console) as view:
+            with open_session(view.observe) as session:
+                bound = session.find_task(task)
+                selection = _select(session, *bound, batch, variant)
+                for run_id in end_dead_runs(session.instance):
+                    view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
+                launcher = Launcher(session.project, session.platform, session.instance, view.say)
+                summary = launcher.run(*bound, selection, RetryMode(retry))
+                with session.platform.database.read() as connection:
+                    reports = load_reports(connection, task)
+    except BaseException:
+        click.echo(f"the log is {_shorten(log)}", err=True)
+        raise
+    if as_json:
+        print_json(summary_document(summary, reports))
+    else:
+        print_summary(_make_console(), summary, reports, _make_hints(task, bound[0]))
+    ctx.exit(FAILING_CHECKS if any(c.severity == "ERROR" for c in summary.failed_checks) else DONE)
+
+
+@cli.command()
+@click.argument("task")
+@_batch
+@_variant
+@_retry
+@_json
+def plan(task: str, batch: str | None, variant: str | None, retry: str, as_json: bool) -> None:
+    """Show what `run` would do for TASK: missing and stale, by partition and in records, and why. Asks nothing."""
+    with open_session() as session:
+        bound = session.find_task(task)
+        selection = _select(session, *bound, batch, variant)
+        sync_partitions(*bound, session.instance)
+        made = make_plan(*bound, session.platform, session.instance, selection=selection, retry=RetryMode(retry))
+    if as_json:
+        print_json(plan_document(made))
+    else:
+        print_plan(_make_console(), made)
+
+
+@cli.command()
+@click.argument("task", required=False)
+@_json
+def status(task: str | None, as_json: bool) -> None:
+    """Show how many records of TASK (default: of each task) are ok, invalid, error or pending, by variant."""
+    with open_session() as session:
+        names = [session.find_task(task)[0].name] if task else sorted(session.project.tasks)
+        with session.platform.database.read() as connection:
+            found = {name: load_status(connection, name) for name in names}
+    if as_json:
+        fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending")
+        print_json({name: [{f: getattr(line, f) for f in fields} for line in lines] for name, lines in found.items()})
+        return
+    for name, lines in found.items():
+        print_status(_make_console(), name, lines)
+
+
+@cli.command()
+@click.argument("task")
+@click.argument("item_id")
+@_json
+def show(task: str, item_id: str, as_json: bool) -> None:
+    """Show every row and attempt of the record ITEM_ID of TASK."""
+    with open_session() as session:
+        name = session.find_task(task)[0].name
+        with session.platform.database.read() as connection:
+            found = load_record(connection, name, item_id)
+    if not found["results"] and not found["attempts"]:
+        raise ConfigError(f"task {name} has no result and no attempt for a record {item_id!r}")
+    if as_json:
+        print_json(found)
+    else:
+        print_record(_make_console(), item_id, found)
+
+
+@cli.command()
+@click.option("--port", default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1.")
+def up(port: int) -> None:
+    """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both."""
+    with open_session() as session:
+        for bound in session.project.tasks.values():
+            sync_partitions(*bound, session.instance)
+        end_dead_runs(session.instance)
+        home = session.settings.dagster_home
+    sys.exit(serve(home, port))
+
+
+def main() -> None:
+    """Run the command line; turn our errors into a plain message and an exit code."""
+    warnings.simplefilter("ignore")
+    try:
+        cli.main(standalone_mode=True)
+    except (ConfigError, SourceError) as e:
+        click.echo(f"error: {e}", err=True)
+        sys.exit(WRONG_USE)
+    except BatchAssetsError as e:
+        click.echo(f"stopped: {e}", err=True)
+        click.echo("what was done is kept; the same command goes on from there", err=True)
+        sys.exit(STOPPED)
+    except KeyboardInterrupt:
+        click.echo("stopped; what had arrived is kept, and the same command goes on from there", err=True)
+        sys.exit(STOPPED)
+
+
+def _select(session: Session, task: Task, source: Source, batch: str | None, variant: str | None) -> Selection:
+    if variant is not None:
+        session.platform.spec(task, variant)
+    if batch is not None:
+        known = {ref.batch for ref in source.list_batches()} | set(
+            session.instance.get_dynamic_partitions(f"{task.name}__batch")
+        )
+        if batch not in known:
+            raise ConfigError(f"task {task.name} has no batch {batch!r}; it has {', '.join(sorted(known)) or 'none'}")
+    return Selection(batch=batch, variant=variant)
+
+
+def _make_hints(task: str, bound: Task) -> list[str]:
+    command = sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "batch-assets"
+    first = next(iter(bound.prompts.values())).path
+    return [
+        f"{command} status {task}",
+        f"{command} plan {task}          # after editing {_shorten(first)}: what that makes stale",
+        f"{command} up                   # the web UI",
+    ]
+
+
+def _shorten(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+def _make_console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+if __name__ == "__main__":
+    main()

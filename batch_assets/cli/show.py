@@ -1,0 +1,188 @@
+"""Tables and JSON for people and scripts."""
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from batch_assets.cli.launch import FailedCheck, RunSummary
+from batch_assets.planner import Plan
+from batch_assets.store.overview import VariantStatus
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_as_json))
+
+
+def _as_json(value: object) -> object:
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain data."""
+    return {
+        "task": plan.task.name,
+        "batches_to_freeze": [r.batch for r in plan.unfrozen],
+        "records_to_ask": plan.to_ask,
+        "done": [str(p) for p in plan.done],
+        "results_to_make": [str(p) for p in plan.outdated],
+        "needs": [
+            {
+                "batch": n.partition.batch,
+                "variant": n.partition.variant,
+                "missing": n.missing,
+                "stale": n.stale,
+                "retried": n.retried,
+                "rejudged": n.rejudged,
+                "why": list(n.reasons),
+                "leased_by": n.leased_by,
+            }
+            for n in plan.needs
+        ],
+    }
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    """Print what is missing and stale, and why."""
+    if plan.is_empty:
+        console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
+        return
+    if plan.needs:
+        table = Table(title=f"{plan.task.name}: what is missing or stale", title_justify="left")
+        for name in ("batch", "variant"):
+            table.add_column(name)
+        for name in ("missing", "stale", "retry", "judge again"):
+            table.add_column(name, justify="right")
+        table.add_column("why")
+        for n in plan.needs:
+            why = ", ".join(n.reasons) + (f" (leased by run {n.leased_by})" if n.leased_by else "")
+            counts = (str(c or "") for c in (n.missing, n.stale, n.retried, n.rejudged))
+            table.add_row(n.partition.batch, n.partition.variant, *counts, why)
+        console.print(table)
+    console.print(
+        f"{len(plan.needs)} partitions to do, {len(plan.done)} up to date; {plan.to_ask} records to ask, "
+        f"{len(plan.unfrozen)} batches to freeze, results of {len(plan.outdated)} more partitions to make"
+    )
+
+
+def print_summary(
+    console: Console, summary: RunSummary, reports: Mapping[tuple[str, str], Mapping[str, Any]], hints: Sequence[str]
+) -> None:
+    """Print the run report, failing checks, and what to try next."""
+    table = Table(title=f"{summary.task}: run report", title_justify="left")
+    for name in ("batch", "variant"):
+        table.add_column(name)
+    for name in ("total", "ok", "invalid", "error", "reused", "repeated", "tokens", "rec/s", "p50 s", "p95 s", "cost"):
+        table.add_column(name, justify="right")
+    for p in summary.partitions:
+        f = reports.get((p.batch, p.variant))
+        if f is not None:
+            table.add_row(p.batch, p.variant, *_report_cells(f))
+    if table.row_count:
+        console.print(table)
+    kinds: dict[str, int] = {}
+    for p in summary.partitions:
+        for kind, n in reports.get((p.batch, p.variant), {}).get("error_kinds", {}).items():
+            kinds[kind] = kinds.get(kind, 0) + n
+    if kinds:
+        console.print("not ok: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())), highlight=False)
+    for need in summary.passed_over:
+        console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
+    for check in summary.failed_checks:
+        console.print(f"check failed ({check.severity}): {_check_line(check)}", highlight=False)
+    console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
+    if hints:
+        console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False)
+
+
+def _report_cells(f: Mapping[str, Any]) -> list[str]:
+    tokens = f["prompt_tokens"] + f["completion_tokens"]
+    counts = [str(f[name]) for name in ("total", "ok", "invalid", "error", "reused", "repeated")]
+    rates = [_figure(f[name]) for name in ("records_per_s", "latency_p50_s", "latency_p95_s")]
+    return [*counts, f"{tokens}" + ("+?" if f["unknown_usage"] else ""), *rates, f"{f['cost']:.4f}"]
+
+
+def _figure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _check_line(check: FailedCheck) -> str:
+    figures = ", ".join(
+        f"{k} {v}" for k, v in check.metadata.items() if isinstance(v, int | float) or (k != "note" and v)
+    )
+    return f"{check.asset}.{check.check} {check.partition}: {figures}"
+
+
+def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what `run` did as plain data."""
+    return {
+        "task": summary.task,
+        "requests_sent": summary.requests_sent,
+        "seconds": round(summary.seconds, 3),
+        "run_ids": summary.run_ids,
+        "failed_checks": [
+            {
+                "asset": c.asset,
+                "check": c.check,
+                "partition": c.partition,
+                "severity": c.severity,
+                "metadata": c.metadata,
+            }
+            for c in summary.failed_checks
+        ],
+        "passed_over": [{"partition": str(n.partition), "leased_by": n.leased_by} for n in summary.passed_over],
+        "reports": [
+            {"batch": p.batch, "variant": p.variant, **reports[p.batch, p.variant]}
+            for p in summary.partitions
+            if (p.batch, p.variant) in reports
+        ],
+    }
+
+
+def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) -> None:
+    """Print a task at a glance."""
+    if not lines:
+        console.print(f"{task}: no results yet")
+        return
+    table = Table(title=task, title_justify="left")
+    for name in ("prompt_ver", "model_id"):
+        table.add_column(name)
+    for name in ("ok", "invalid", "error", "pending"):
+        table.add_column(name, justify="right")
+    for line in lines:
+        counts = (str(n) for n in (line.ok, line.invalid, line.error, line.pending))
+        table.add_row(line.prompt_ver, line.model_id, *counts)
+    console.print(table)
+
+
+def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Print all rows and attempts of one record."""
+    for row in found["results"]:
+        reason = f" {row['error_kind']}: {row['error']}" if row["error_kind"] else ""
+        reused = f" (answer of attempt {row['reused_from']})" if row["reused_from"] else ""
+        console.print(f"{item_id} {row['prompt_ver']}--{row['model_id']} in batch {row['batch']}: {row['status']}{reason}",
+                      highlight=False, markup=False)  # fmt: skip
+        console.print(
+            f"  answer {json.dumps(row['payload'], ensure_ascii=False)}{reused}", highlight=False, markup=False
+        )
+        console.print(f"  attempts {row['attempts']}, updated {row['updated_at']:%Y-%m-%d %H:%M:%S} UTC, run {row['run_id']}",
+                      highlight=False, markup=False)  # fmt: skip
+    for a in found["attempts"]:
+        end = a["outcome"] or "no end: in flight, or its process died"
+        latency = f", {a['latency_s']:.2f} s" if a["latency_s"] is not None else ""
+        tokens = f", {a['prompt_tokens']}+{a['completion_tokens']} tokens" if a["prompt_tokens"] is not None else ""
+        console.print(
+            f"  attempt {a['attempt']} of {a['prompt_ver']}--{a['model_id']} at {a['started_at']:%H:%M:%S}: {end}"
+            f"{latency}{tokens}, key {a['request_key']}",
+            highlight=False,
+            markup=False,
+        )
+        if a["completion"] is not None:
+            console.print(f"    {a['finish_reason']}: {a['completion']}", highlight=False, markup=False)
+        elif a["error"]:
+            console.print(f"    {a['error_kind']}: {a['error']}", highlight=False, markup=False)

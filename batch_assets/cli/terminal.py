@@ -1,0 +1,95 @@
+"""What a person sees while a run goes on: one progress bar; everything that libraries print goes into a log file."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from batch_assets.runner.work import Progress
+
+PLAIN_EVERY_S = 10.0
+
+
+@contextmanager
+def quiet(log_path: Path) -> Iterator[Console]:
+    """Send the process's output to a log file; yield a console that still reaches the terminal.
+
+    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++.
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    out, err = os.dup(1), os.dup(2)
+    with log_path.open("ab") as log, os.fdopen(os.dup(err), "w", encoding="utf-8") as terminal:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield Console(file=terminal)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            os.close(out)
+            os.close(err)
+
+
+class ProgressView:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
+            transient=False,
+        )
+        self._row = self._bar.add_task("", total=None, figures="")
+        self._first: tuple[float, int] | None = None
+        self._printed_at = 0.0
+
+    def __enter__(self) -> "ProgressView":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def say(self, words: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(words, highlight=False)
+
+    def observe(self, progress: Progress) -> None:
+        """Show how far the run is."""
+        at = time.monotonic()
+        if progress.is_starting:
+            self._update(progress, "starting the engine", "")
+            return
+        if self._first is None:
+            self._first = (at, progress.done)
+        seconds = at - self._first[0]
+        rate = (progress.done - self._first[1]) / seconds if seconds > 0 else 0.0
+        t = progress.tally
+        self._update(progress, "records", f"{rate:.1f}/s  {t.invalid} invalid  {t.error} errors")
+
+    def _update(self, progress: Progress, words: str, figures: str) -> None:
+        if self._console.is_terminal:
+            self._bar.update(
+                self._row, description=words, completed=progress.done, total=progress.total, figures=figures
+            )
+        elif time.monotonic() - self._printed_at > PLAIN_EVERY_S or progress.done == progress.total:
+            self._printed_at = time.monotonic()
+            self.say(f"{words}: {progress.done} of {progress.total}  {figures}".rstrip())

@@ -1,0 +1,1 @@
+"""Dagster components: the factory that turns a task into assets, checks and jobs."""

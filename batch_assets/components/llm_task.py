@@ -1,0 +1,110 @@
+"""LlmTask: the component that a task folder declares. From it come assets, checks, jobs and a sensor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import dagster as dg
+from pydantic import BaseModel
+
+from batch_assets.assets.llm_outputs import build_llm_outputs
+from batch_assets.assets.results import build_results
+from batch_assets.assets.source_records import build_source_records
+from batch_assets.assets.variant_specs import build_variant_specs
+from batch_assets.checks import llm_outputs as output_checks
+from batch_assets.checks import source_records as source_checks
+from batch_assets.checks import validated_results as result_checks
+from batch_assets.components.launch_jobs import build_launch_jobs
+from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.models import load_models
+from batch_assets.core.names import check_task_name
+from batch_assets.core.prompts import check_fields, load_prompts
+from batch_assets.core.tasks import Rule, Task, Thresholds
+from batch_assets.engines.factory import check_entry
+from batch_assets.sensors.sync import build_sync_sensor
+from batch_assets.sources.base import Source
+
+
+@dataclass(kw_only=True)
+class LlmTask(dg.Component):
+    """One task: what is asked of each record of a source, of which models, and what an answer must be.
+
+    `prompts` is a folder of prompt files and `models` names entries of models.yaml; both are taken from the task's
+    folder and the one above it. Everything wrong with them is a ConfigError when the definitions load.
+    """
+
+    name: str
+    source: Source
+    output: type[BaseModel]
+    models: Sequence[str]
+    prompts: str = "prompts"
+    rules: Sequence[Rule] = ()
+    rules_version: str = ""
+    required_fields: Sequence[str] = ()
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    qa_sample_size: int = 50
+    description: str = ""
+    owners: Sequence[str] = ()
+    built: tuple[Task, Source] | None = field(default=None, init=False, repr=False)
+    """What `build_defs` made of it, for the command line."""
+
+    def build_task(self, folder: Path) -> tuple[Task, Source]:
+        """Read the task's files, as they are in `folder`."""
+        check_task_name(self.name)
+        source = self.source.bind(folder)
+        prompts = load_prompts(folder / self.prompts, self.output)
+        columns = source.columns()
+        for prompt in prompts.values():
+            if columns is not None:
+                check_fields(prompt, columns)
+        entries = load_models(folder.parent / "models.yaml")
+        unknown = [m for m in self.models if m not in entries]
+        if unknown or not self.models:
+            raise ConfigError(f"task {self.name}: models: {unknown or 'none'}; models.yaml has {', '.join(entries)}")
+        models = {m: entries[m] for m in self.models}
+        for entry in models.values():
+            check_entry(entry)
+        task = Task(
+            name=self.name,
+            output=self.output,
+            prompts=prompts,
+            models=models,
+            rules=tuple(self.rules),
+            rules_version=self.rules_version,
+            required_fields=tuple(self.required_fields),
+            thresholds=self.thresholds,
+            retry=self.retry,
+            qa_sample_size=self.qa_sample_size,
+            description=self.description,
+            owners=tuple(self.owners),
+        )
+        _ = task.variants, task.rules_text  # both refuse what they can't name
+        return task, source
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build everything of the task."""
+        folder = context.path if context.path.is_dir() else context.path.parent
+        task, source = self.built = self.build_task(folder)
+        source_specs, on_source = source_checks.build_checks(task)
+        output_specs, on_outputs = output_checks.build_checks(task)
+        result_specs, on_results = result_checks.build_checks(task)
+        gates = [output_checks.check_accounted, output_checks.check_keys]
+        return dg.Definitions(
+            assets=[
+                build_source_records(task, source, source_specs, on_source),
+                build_variant_specs(task),
+                build_llm_outputs(task, output_specs, on_outputs),
+                build_results(task, result_specs, on_results, gates),
+            ],
+            jobs=build_launch_jobs(
+                task,
+                source,
+                source_checks=on_source,
+                output_checks=on_outputs,
+                result_checks=on_results,
+                gates=gates,
+            ),
+            sensors=[build_sync_sensor(task, source)],
+        )

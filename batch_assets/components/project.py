@@ -1,0 +1,54 @@
+"""Loads a defs folder: all definitions, and the tasks that they were made from."""
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import dagster as dg
+
+from batch_assets.components.llm_task import LlmTask
+from batch_assets.core.errors import ConfigError, find_cause
+from batch_assets.core.tasks import Task
+from batch_assets.resources import PLATFORM, build_platform_resource
+from batch_assets.settings import Settings
+from batch_assets.sources.base import Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """All definitions, and the tasks that they were made from, by name, each with its source."""
+
+    definitions: dg.Definitions
+    tasks: dict[str, tuple[Task, Source]]
+
+
+def load_project(settings: Settings) -> Project:
+    """Load the defs folder. ConfigError (or SourceError) says what is wrong in which file, without Dagster's trace."""
+    tree = _load_tree(settings.defs)
+    try:
+        definitions = tree.build_defs()
+    except Exception as e:
+        raise find_cause(e) or e from e
+    definitions = dg.Definitions.merge(
+        definitions,
+        dg.Definitions(resources={PLATFORM: build_platform_resource()}, executor=dg.in_process_executor),
+    )
+    built = [c.built for c in tree.get_all_components(of_type=LlmTask) if c.built is not None]
+    tasks = {task.name: (task, source) for task, source in built}
+    if len(tasks) != len(built):
+        raise ConfigError("two task folders have the same task name")
+    return Project(definitions=definitions, tasks=tasks)
+
+
+def _load_tree(folder: Path) -> dg.ComponentTree:
+    """Return the components of a defs folder: a Python package, with a folder per task and models.yaml."""
+    if not (folder / "__init__.py").exists():
+        raise ConfigError(f"BATCH_ASSETS_DEFS: {folder} is not a Python package: it needs an __init__.py")
+    if folder == Path(__file__).resolve().parent.parent / "defs":
+        module = importlib.import_module("batch_assets.defs")
+    else:
+        if str(folder.parent) not in sys.path:
+            sys.path.insert(0, str(folder.parent))
+        module = importlib.import_module(folder.name)
+    return dg.ComponentTree.from_module(defs_module=module, project_root=folder.parent)

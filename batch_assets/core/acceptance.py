@@ -1,0 +1,98 @@
+"""`accept`: the one judge of an answer. Pure: the same completion and task give the same verdict, anywhere."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from batch_assets.core.attempts import ErrorKind, Status
+from batch_assets.core.completions import Completion
+from batch_assets.core.tasks import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`ok` with a payload, or `invalid` with a closed reason and words for a person."""
+
+    status: Status
+    payload: dict[str, Any] | None = None
+    error_kind: ErrorKind | None = None
+    error: str | None = None
+
+
+class _DoubledKeyError(ValueError):
+    pass
+
+
+def accept(completion: Completion, task: Task) -> Verdict:
+    """Judge one completion: finish reason first, then JSON, the task's pydantic model (strict), then its rules.
+
+    Cut-off output is refused whatever it looks like: JSON that parses by chance after a cut is not an answer.
+    """
+    refused = _check_finish(completion) or _check_json(completion.text)
+    if refused:
+        return refused
+    try:
+        answer = task.output.model_validate_json(completion.text, strict=True)
+    except ValidationError as e:
+        first = e.errors(include_input=False, include_url=False)
+        words = "; ".join(f"{'.'.join(map(str, d['loc'])) or 'answer'}: {d['msg']}" for d in first[:3])
+        return _refuse(ErrorKind.SCHEMA, words)
+    for rule in task.rules:
+        problem = rule(answer)
+        if problem is not None:
+            return _refuse(ErrorKind.RULE, f"{rule.__name__}: {problem}")
+    return Verdict(status=Status.OK, payload=answer.model_dump(mode="json"))
+
+
+def _refuse(kind: ErrorKind, words: str) -> Verdict:
+    return Verdict(status=Status.INVALID, error_kind=kind, error=words[:500])
+
+
+def _check_finish(completion: Completion) -> Verdict | None:
+    match completion.finish_reason:
+        case "stop":
+            return None
+        case "length":
+            return _refuse(ErrorKind.TRUNCATED, "the answer was cut off at max_tokens")
+        case "content_filter":
+            return _refuse(ErrorKind.REFUSED, "the server's content filter stopped the answer")
+        case other:
+            return _refuse(ErrorKind.UNFINISHED, f"finish_reason is {other!r}, not 'stop'")
+
+
+def _check_json(text: str) -> Verdict | None:
+    if not text.strip():
+        return _refuse(ErrorKind.EMPTY_ANSWER, "the answer is empty")
+    try:
+        value: object = json.loads(text, object_pairs_hook=_refuse_doubled_keys, parse_constant=_refuse_constant)
+    except _DoubledKeyError as e:
+        return _refuse(ErrorKind.DOUBLED_KEY, f"the key {e} comes twice")
+    except (ValueError, RecursionError) as e:
+        return _refuse(ErrorKind.NOT_JSON, f"not JSON: {e}")
+    if not isinstance(value, dict):
+        return _refuse(ErrorKind.NOT_OBJECT, f"expected an object, found {type(value).__name__}")
+    if not _is_storable(cast("dict[str, object]", value)):
+        return _refuse(ErrorKind.CONTROL_CHARACTERS, "a NUL or an unpaired surrogate, which no database keeps")
+    return None
+
+
+def _refuse_doubled_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _DoubledKeyError(repr(key))
+            seen.add(key)
+    return found
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _is_storable(value: dict[str, object]) -> bool:
+    text = json.dumps(value, ensure_ascii=False)
+    return "\\u0000" not in text and not any("\ud800" <= c <= "\udfff" for c in text if ord(c) > 0xD7FF)

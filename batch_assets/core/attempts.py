@@ -1,0 +1,88 @@
+"""How often to try, how long to wait, and what an attempt can end in. Keeping count is the runner's work."""
+
+import random
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SUSPECT_DEATHS = 2
+"""Deaths (claims without an end) after which a record is sent last and alone."""
+
+QUARANTINE_DEATHS_ALONE = 2
+"""Deaths alone after which a record is taken to kill the engine. One could be a kill from outside, by chance."""
+
+
+class RetryMode(StrEnum):
+    """What a run asks again beside the missing and the stale: nothing, error rows, these and invalid ones, or all."""
+
+    NONE = "none"
+    ERRORS = "errors"
+    FAILED = "failed"
+    ALL = "all"
+
+    def selects(self, status: "Status") -> bool:
+        """Say whether a row in this state is asked again although nothing about it changed."""
+        match self:
+            case RetryMode.NONE:
+                return False
+            case RetryMode.ERRORS:
+                return status is Status.ERROR
+            case RetryMode.FAILED:
+                return status is not Status.OK
+            case RetryMode.ALL:
+                return True
+
+
+class Status(StrEnum):
+    """The state of a result row. Pending means that there is no row."""
+
+    OK = "ok"
+    INVALID = "invalid"
+    ERROR = "error"
+
+
+class ErrorKind(StrEnum):
+    """Every reason why a result is not `ok`. Closed: a reason that isn't here doesn't exist."""
+
+    # error: there is no answer
+    EMPTY_INPUT = "empty_input"
+    RENDER = "render"
+    CONTEXT_LENGTH = "context_length"
+    TIMEOUT = "timeout"
+    RATE_LIMITED = "rate_limited"
+    SERVER_ERROR = "server_error"
+    CONNECTION = "connection"
+    BAD_REQUEST = "bad_request"
+    BAD_RESPONSE = "bad_response"
+    KILLS_ENGINE = "kills_engine"
+    # invalid: there is an answer, and it is refused
+    TRUNCATED = "truncated"
+    REFUSED = "refused"
+    UNFINISHED = "unfinished"
+    EMPTY_ANSWER = "empty_answer"
+    NOT_JSON = "not_json"
+    NOT_OBJECT = "not_object"
+    DOUBLED_KEY = "doubled_key"
+    CONTROL_CHARACTERS = "control_characters"
+    SCHEMA = "schema"
+    RULE = "rule"
+
+
+class RetryPolicy(BaseModel):
+    """How a passing failure is tried again: exponential backoff with jitter, bounded.
+
+    The wait before attempt n + 1 is drawn evenly from half to all of `base_s * 2 ** (n - 1)`, at most `cap_s`
+    ("equal jitter"; Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
+    base_s: Annotated[float, Field(ge=0)] = 0.5
+    cap_s: Annotated[float, Field(ge=0)] = 30.0
+
+    def backoff_s(self, attempt: int, rng: random.Random, retry_after_s: float | None = None) -> float:
+        """Return the seconds to wait after failed attempt number `attempt`; a server's Retry-After is a lower bound."""
+        full = min(self.cap_s, self.base_s * 2 ** (attempt - 1))
+        return max(retry_after_s or 0.0, full / 2 + rng.random() * full / 2)

@@ -1,0 +1,54 @@
+"""The one error tree. A third party's error is translated where it enters, with `raise … from`."""
+
+
+class BatchAssetsError(Exception):
+    """The root: everything that this package raises on purpose."""
+
+
+class ConfigError(BatchAssetsError):
+    """A task, prompt, model entry or setting that can't work; the message names the file and the field."""
+
+
+class SourceError(BatchAssetsError):
+    """Source data that can't be used as it is; the message names the file, the line and the field."""
+
+
+class RequestFailed(BatchAssetsError):
+    """One request failed and the engine lives: a value for one record, never a reason to stop the run.
+
+    `kind` is an `ErrorKind` of core.attempts; `is_passing` says whether the same request may succeed later.
+    """
+
+    def __init__(self, kind: str, message: str, *, is_passing: bool, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.is_passing = is_passing
+        self.retry_after_s = retry_after_s
+
+
+class EngineDead(BatchAssetsError):
+    """The engine answers no more: the run stops, what is unanswered stays pending.
+
+    `took_requests_down` says that a request in flight may be the cause: its claim then counts as a death.
+    """
+
+    def __init__(self, message: str, *, took_requests_down: bool = False) -> None:
+        super().__init__(message)
+        self.took_requests_down = took_requests_down
+
+
+class PartitionLeased(BatchAssetsError):
+    """Another live run works on the partition."""
+
+
+class StoreError(BatchAssetsError):
+    """The store can't be opened, or holds something that this version can't read."""
+
+
+def find_cause(error: BaseException | None) -> BatchAssetsError | None:
+    """Return our own error that others wrap, or None."""
+    while error is not None:
+        if isinstance(error, BatchAssetsError):
+            return error
+        error = error.__cause__ or error.__context__
+    return None

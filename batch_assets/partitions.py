@@ -1,0 +1,74 @@
+"""Partitions: their names, their keys, and keeping them in step with source, prompts and models."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster import DagsterInstance
+
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.names import check_key
+from batch_assets.core.tasks import Task
+from batch_assets.sources.base import Source
+
+BATCH, VARIANT = "batch", "variant"
+_SEPARATOR = "|"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionKey:
+    """One output partition."""
+
+    batch: str
+    variant: str
+
+    def __str__(self) -> str:
+        return f"{self.batch}{_SEPARATOR}{self.variant}"
+
+
+def parse_partition_key(text: str) -> PartitionKey:
+    """Read `<batch>|<variant>`. ConfigError for anything else."""
+    batch, separator, variant = text.partition(_SEPARATOR)
+    if not separator:
+        raise ConfigError(f"{text!r} is no output partition; one looks like 2026-11-01|v1--model")
+    return PartitionKey(check_key(batch, "batch"), check_key(variant, "variant"))
+
+
+def batch_partitions(task: str) -> dg.DynamicPartitionsDefinition:
+    """Return the batches of a task; dynamic names are global to an instance, so the task's name is in it."""
+    return dg.DynamicPartitionsDefinition(name=f"{task}__{BATCH}")
+
+
+def variant_partitions(task: str) -> dg.DynamicPartitionsDefinition:
+    """Return the variants of a task."""
+    return dg.DynamicPartitionsDefinition(name=f"{task}__{VARIANT}")
+
+
+def output_partitions(task: str) -> dg.MultiPartitionsDefinition:
+    """Return batch × variant."""
+    return dg.MultiPartitionsDefinition({BATCH: batch_partitions(task), VARIANT: variant_partitions(task)})
+
+
+def to_single_dimension(dimension: str) -> dg.MultiToSingleDimensionPartitionMapping:
+    """Return the mapping from batch × variant to one of the two."""
+    return dg.MultiToSingleDimensionPartitionMapping(partition_dimension_name=dimension)
+
+
+def sync_partitions(task: Task, source: Source, instance: DagsterInstance) -> None:
+    """Register what source, prompts and models offer; retire variants that are no more. Idempotent.
+
+    A batch whose file has gone stays: its records were frozen, and its rows are results.
+    """
+    _add(instance, f"{task.name}__{BATCH}", (ref.batch for ref in source.list_batches()))
+    variants = f"{task.name}__{VARIANT}"
+    known = _add(instance, variants, task.variants)
+    for gone in known - set(task.variants):
+        instance.delete_dynamic_partition(variants, gone)
+
+
+def _add(instance: DagsterInstance, name: str, wanted: Iterable[str]) -> set[str]:
+    known = set(instance.get_dynamic_partitions(name))
+    new = [key for key in wanted if key not in known]
+    if new:
+        instance.add_dynamic_partitions(name, new)
+    return known

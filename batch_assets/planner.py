@@ -1,0 +1,301 @@
+"""What is missing or stale, by partition and in records, and why. Decides by level: by what is, not by what happened.
+
+One planner serves the command line, sensors and estimates. It reads; freezing and asking are the assets' work.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+import polars as pl
+from dagster import DagsterInstance
+
+from batch_assets.core.attempts import RetryMode, Status
+from batch_assets.core.identity import VariantSpec, fingerprint
+from batch_assets.core.records import Record, input_hash
+from batch_assets.core.tasks import Task, Variant
+from batch_assets.partitions import PartitionKey
+from batch_assets.resources import Platform
+from batch_assets.runner.work import PartitionWork
+from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
+from batch_assets.store.batches import BatchState, content_of, load_batches
+from batch_assets.store.leases import load_live
+from batch_assets.store.partitions import PartitionState, load_partition, load_partitions
+from batch_assets.store.results import VariantKey, load_foreign, load_states
+
+SOURCE_RECORDS = "source_records"
+VARIANT_SPECS = "variant_specs"
+LLM_OUTPUTS = "llm_outputs"
+VALIDATED_RESULTS = "validated_results"
+QUARANTINE = "quarantine"
+QA_SAMPLES = "qa_samples"
+RUN_REPORTS = "run_reports"
+CHUNK_RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What one output partition needs, in records. All zero: finished in the store, but its event is missing."""
+
+    partition: PartitionKey
+    missing: int = 0
+    stale: int = 0
+    retried: int = 0
+    rejudged: int = 0
+    reasons: tuple[str, ...] = ()
+    leased_by: str | None = None
+
+    @property
+    def to_ask(self) -> int:
+        """Records that have no valid row; how many of them cost a request, reuse decides."""
+        return self.missing + self.stale + self.retried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a task needs now. `unfrozen`: batches to read first; `done`: output partitions that need nothing."""
+
+    task: Task
+    unfrozen: tuple[BatchRef, ...] = ()
+    unspecified: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+    done: tuple[PartitionKey, ...] = ()
+    outdated: tuple[PartitionKey, ...] = ()
+    """Finished output partitions whose results (validated_results and after) are of another version."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether there is nothing to do at all."""
+        return not (self.unfrozen or self.unspecified or self.needs or self.outdated)
+
+    @property
+    def to_ask(self) -> int:
+        """Records to ask, over all partitions."""
+        return sum(n.to_ask for n in self.needs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which part of a task is meant; None means all."""
+
+    batch: str | None = None
+    variant: str | None = None
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A batch as it is in the source now, or as it was frozen."""
+
+    name: str
+    content: str
+    load: Callable[[], pl.DataFrame]
+    unfrozen: BatchRef | None = None
+    frame: pl.DataFrame | None = field(default=None)
+
+    def read(self) -> pl.DataFrame:
+        if self.frame is None:
+            self.frame = self.load()
+        return self.frame
+
+
+def make_plan(
+    task: Task,
+    source: Source,
+    platform: Platform,
+    instance: DagsterInstance,
+    *,
+    selection: Selection = Selection(),
+    retry: RetryMode = RetryMode.NONE,
+) -> Plan:
+    """Compare what should be with what is. Raises SourceError and ConfigError for input that can't be used."""
+    with platform.database.read() as connection:
+        frozen = load_batches(connection, task.name)
+        finished = load_partitions(connection, task.name)
+        leased = load_live(connection, task.name)
+    stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
+    specs = {key: platform.spec(task, key) for key in task.variants if selection.variant in (None, key)}
+    batches = [b for b in _list_batches(task, source, platform, frozen) if selection.batch in (None, b.name)]
+    needs: list[Need] = []
+    done: list[PartitionKey] = []
+    outdated: list[PartitionKey] = []
+    for key, spec in specs.items():
+        for batch in batches:
+            partition = PartitionKey(batch.name, key)
+            state = finished.get((batch.name, key))
+            need = _find_need(task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry)
+            if need is not None:
+                holder = leased.get((batch.name, key))
+                needs.append(need if holder is None else _with_holder(need, holder))
+            else:
+                done.append(partition)
+            version = state.data_version if state and need is None else None
+            if version and any(stamped[name].get(str(partition)) != version for name in RESULT_ASSETS):
+                outdated.append(partition)
+    specified = load_versions(instance, task, VARIANT_SPECS)
+    return Plan(
+        task=task,
+        unfrozen=tuple(b.unfrozen for b in batches if b.unfrozen),
+        unspecified=tuple(k for k, s in specs.items() if specified.get(k) != spec_version(s)),
+        needs=tuple(needs),
+        done=tuple(done),
+        outdated=tuple(outdated),
+    )
+
+
+RESULT_ASSETS = (VALIDATED_RESULTS, QUARANTINE, QA_SAMPLES, RUN_REPORTS)
+"""The assets after llm_outputs, in the order of the data; they follow the whole data version of their output."""
+
+
+def asset_key(task: Task, name: str) -> dg.AssetKey:
+    """Return the key of one of a task's assets."""
+    return dg.AssetKey([task.name, name])
+
+
+def spec_version(spec: VariantSpec) -> str:
+    """Return the data version of a `variant_specs` partition."""
+    return f"{spec.request_spec}.{spec.accept_spec}"
+
+
+def load_versions(instance: DagsterInstance, task: Task, name: str) -> dict[str, str]:
+    """Return the data versions that Dagster has for an asset's partitions: its shadow of the store."""
+    tag = "dagster/data_version"
+    found = instance.event_log_storage.get_latest_tags_by_partition(
+        asset_key(task, name), dg.DagsterEventType.ASSET_MATERIALIZATION, [tag]
+    )
+    return {partition: tags[tag] for partition, tags in found.items() if tag in tags}
+
+
+def build_work(task: Task, platform: Platform, partition: PartitionKey) -> PartitionWork | None:
+    """Return the work on one output partition, from the frozen batch; None where the batch was never frozen."""
+    spec = platform.spec(task, partition.variant)
+    with platform.database.read() as connection:
+        state = load_batches(connection, task.name).get(partition.batch)
+    if state is None or not platform.frames.path(task.name, SOURCE_RECORDS, partition.batch).exists():
+        return None
+
+    def read() -> Iterator[Sequence[Record]]:
+        frame = platform.frames.read(task.name, SOURCE_RECORDS, partition.batch)
+        return iter(()) if frame is None else to_records(frame)
+
+    return PartitionWork(
+        task=task,
+        variant=task.variants[partition.variant],
+        spec=spec,
+        batch=partition.batch,
+        fingerprint=fingerprint(state.content, spec),
+        parts={"source": state.content, **spec.parts},
+        read=read,
+    )
+
+
+def is_current(platform: Platform, work: PartitionWork) -> PartitionState | None:
+    """Return the finished partition if it is what the work would make it, else None."""
+    with platform.database.read() as connection:
+        state = load_partition(connection, work.task.name, work.batch, work.variant.key)
+    return state if state and state.fingerprint == work.fingerprint else None
+
+
+def to_records(frame: pl.DataFrame) -> Iterator[Sequence[Record]]:
+    """Yield a frame's records in chunks."""
+    for chunk in frame.drop(SOURCE_LINE).iter_slices(CHUNK_RECORDS):
+        rows = chunk.to_dicts()
+        yield [Record(item_id=row.pop(ITEM_ID), fields=row) for row in rows]
+
+
+def used_fields(task: Task) -> list[str]:
+    """Return the fields that any prompt of a task uses, sorted."""
+    return sorted({f for p in task.prompts.values() for f in p.fields})
+
+
+def _list_batches(task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState]) -> list[_Batch]:
+    refs = source.list_batches()
+    found = [_look_at(task, source, platform, ref, frozen.get(ref.batch)) for ref in refs]
+    gone = [state for name, state in frozen.items() if name not in {r.batch for r in refs}]
+    return found + [_as_frozen(task, platform, state) for state in gone]
+
+
+def _look_at(task: Task, source: Source, platform: Platform, ref: BatchRef, state: BatchState | None) -> _Batch:
+    """Return a batch as it is now; one whose stamp is as it was when it was frozen is not read."""
+    has_frame = platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists()
+    if state is not None and has_frame and state.stamp == ref.stamp:
+        return _as_frozen(task, platform, state)
+    read = source.read(ref, used_fields(task))
+    if state is not None and has_frame and state.source_hash == read.source_hash:
+        return _as_frozen(task, platform, state)
+    content = content_of(read.source_hash, state.superseded_hash if state else "")
+    return _Batch(ref.batch, content, lambda: read.frame, unfrozen=ref)
+
+
+def _as_frozen(task: Task, platform: Platform, state: BatchState) -> _Batch:
+    def load() -> pl.DataFrame:
+        frame = platform.frames.read(task.name, SOURCE_RECORDS, state.batch)
+        return pl.DataFrame(schema={ITEM_ID: pl.String, SOURCE_LINE: pl.Int64}) if frame is None else frame
+
+    return _Batch(state.batch, state.content, load)
+
+
+def _find_need(
+    task: Task,
+    platform: Platform,
+    batch: _Batch,
+    partition: PartitionKey,
+    spec: VariantSpec,
+    state: PartitionState | None,
+    stamped: Mapping[str, str],
+    retry: RetryMode,
+) -> Need | None:
+    is_current = state is not None and state.fingerprint == fingerprint(batch.content, spec)
+    if is_current and not any(n for s, n in state.counts.items() if s != "reused" and retry.selects(Status(s))):
+        if stamped.get(str(partition)) == state.data_version:
+            return None
+        return Need(partition=partition, reasons=("finished, but Dagster wasn't told",))
+    parts = {"source": batch.content, **spec.parts}
+    counts = _count_records(task.variants[partition.variant], task, platform, batch, spec, retry)
+    return Need(partition=partition, **counts, reasons=_find_reasons(parts, state, counts))
+
+
+def _find_reasons(parts: Mapping[str, str], state: PartitionState | None, counts: Mapping[str, int]) -> tuple[str, ...]:
+    """Name what changed since the partition was finished."""
+    if state is None:
+        return ("never finished",)
+    changed = tuple(f"{name} changed" for name, value in parts.items() if state.parts.get(name) != value)
+    return changed or (f"retry of {counts['retried']}",)
+
+
+def _count_records(
+    variant: Variant, task: Task, platform: Platform, batch: _Batch, spec: VariantSpec, retry: RetryMode
+) -> dict[str, int]:
+    key = VariantKey(task=task.name, prompt_ver=variant.prompt.prompt_ver, model_id=variant.model.model_id)
+    counts = {"missing": 0, "stale": 0, "retried": 0, "rejudged": 0}
+    with platform.database.read() as connection:
+        for records in to_records(batch.read()):
+            ids = [r.item_id for r in records]
+            foreign = load_foreign(connection, task.name, batch.name, ids)
+            states = load_states(connection, key, ids)
+            for record in records:
+                state = states.get(record.item_id)
+                if record.item_id in foreign:
+                    continue
+                if state is None:
+                    counts["missing"] += 1
+                elif state.input_hash != input_hash(record, variant.prompt.fields) or (
+                    state.request_spec != spec.request_spec
+                ):
+                    counts["stale"] += 1
+                elif retry.selects(state.status):
+                    counts["retried"] += 1
+                elif state.accept_spec != spec.accept_spec:
+                    counts["rejudged"] += 1
+    return counts
+
+
+def _with_holder(need: Need, holder: str) -> Need:
+    return Need(
+        partition=need.partition,
+        missing=need.missing,
+        stale=need.stale,
+        retried=need.retried,
+        rejudged=need.rejudged,
+        reasons=need.reasons,
+        leased_by=holder,
+    )

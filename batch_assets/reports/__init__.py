@@ -1,0 +1,1 @@
+"""Figures computed from rows that others have read: no SQL, no Dagster."""

@@ -1,0 +1,1 @@
+"""Requests in, results out. Knows engines and the store; knows no Dagster."""

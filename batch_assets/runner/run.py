@@ -1,0 +1,390 @@
+"""The loop: a rolling window of requests in flight, claims before they leave, groups of rows committed together."""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from batch_assets.core.acceptance import Verdict, accept
+from batch_assets.core.attempts import ErrorKind, RetryMode, Status
+from batch_assets.core.completions import Completion
+from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
+from batch_assets.engines.base import Engine
+from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.prepare import Prepared, Preparer
+from batch_assets.runner.share import ShareClock
+from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork, Progress, Tally
+from batch_assets.store.database import Database, now
+from batch_assets.store.leases import HEARTBEAT_S, LeaseBook
+from batch_assets.store.partitions import finish_partition
+from batch_assets.store.results import Claim, Ending, Group, Result, write_group
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+Observer = Callable[[Progress], None]
+Arrival = tuple[Ask, Completion | Exception, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """How the loop runs. A group is committed when it has `group_rows` rows or `group_s` have passed."""
+
+    max_in_flight: int
+    group_rows: int = 256
+    group_s: float = 0.02
+    lost_connections: int = 32
+    """Failed connections in a row, with no answer between, after which the server counts as gone."""
+
+
+class Runner:
+    """One run over many partitions with one engine, which opens at the first request and not at all without one."""
+
+    def __init__(
+        self,
+        database: Database,
+        engine: Engine,
+        options: RunnerOptions,
+        *,
+        run_id: str,
+        retry: RetryMode = RetryMode.NONE,
+        total: int = 0,
+        observer: Observer | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._database = database
+        self._engine = engine
+        self._options = options
+        self._run_id = run_id
+        self._preparer = Preparer(database, run_id, retry)
+        self._leases = LeaseBook(database, run_id)
+        self._observer = observer
+        self._rng = rng or random.Random()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._tally = Tally()
+        self._total = total
+        self._done = 0
+        self._is_open = False
+        self._group = Group()
+        self._queue = AskQueue()
+        self._live: dict[Ask, asyncio.Task[None]] = {}
+        self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
+        self._open: list[OpenPartition] = []
+        self._passed_over: list[PartitionOutcome] = []
+        self._share = ShareClock()
+        self._number = 0
+        self._lost = 0
+
+    async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
+        """Bring partitions up to date, in order; yield each when it is finished and committed.
+
+        When it is stopped in the middle (cancelled, closed, or by an error) it commits what has arrived, gives back
+        what was in flight, releases its leases, and then passes the error on.
+        """
+        source = iter(works)
+        heartbeat = asyncio.create_task(self._renew_leases())
+        try:
+            while True:
+                is_exhausted = await self._refill(source)
+                free = self._options.max_in_flight - len(self._live)
+                asks = self._queue.choose(free, list(self._live), is_last=is_exhausted)
+                if asks and not self._is_open:
+                    await self._open_engine()
+                await self._commit(asks)
+                for outcome in await self._finish():
+                    yield outcome
+                self._observe()
+                if is_exhausted and not (self._live or self._queue or self._group):
+                    break
+                if heartbeat.done():
+                    heartbeat.result()
+                can_read = not is_exhausted and self._queue.ready < self._options.max_in_flight
+                await self._wait(can_read=can_read)
+        except EngineDead as e:
+            await self._stop(is_death=e.took_requests_down)
+            raise
+        except BaseException:
+            await self._stop(is_death=False)
+            raise
+        finally:
+            heartbeat.cancel()
+            await self._engine.close()
+            self._thread.shutdown()
+
+    async def _in_thread(self, call: Callable[[], _T]) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    async def _renew_leases(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            held = await self._in_thread(self._leases.renew)
+            if not held and self._open:
+                raise PartitionLeased("another run took this run's leases over: they had expired")
+
+    async def _open_engine(self) -> None:
+        self._observe(is_starting=True)
+        await self._engine.open()
+        self._is_open = True
+
+    async def _refill(self, source: Iterator[PartitionWork]) -> bool:
+        """Read and sort records until there are enough to send; say whether all partitions are read."""
+        while self._queue.ready < self._options.max_in_flight and len(self._group.results) < self._options.group_rows:
+            partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
+            if partition is None:
+                return True
+            records = next(partition.chunks, None)
+            if records is None:
+                partition.is_read = True
+                continue
+            prepared = await self._in_thread(lambda p=partition, r=records: self._preparer.prepare(p, r))
+            self._take_in(partition, prepared)
+        return False
+
+    async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
+        for work in source:
+            try:
+                await self._in_thread(lambda w=work: self._leases.acquire(w.task.name, w.batch, w.variant.key))
+            except PartitionLeased as e:
+                self._passed_over.append(PartitionOutcome(work=work, tally=Tally(), leased_by=str(e)))
+                continue
+            partition = OpenPartition(work=work, chunks=work.read())
+            self._open.append(partition)
+            return partition
+        return None
+
+    def _take_in(self, partition: OpenPartition, prepared: Prepared) -> None:
+        partition.waiting += len(prepared.results) + len(prepared.asks)
+        partition.tally.add(prepared.tally)
+        self._tally.add(prepared.tally)
+        for result in prepared.results:
+            self._add_result(partition, result)
+        for ask in prepared.asks:
+            self._queue.add(ask)
+
+    async def _commit(self, asks: Sequence[Ask]) -> None:
+        """Write ends, rows and the claims of `asks` in one transaction; then send `asks`."""
+        group, self._group = self._group, Group()
+        group.claims = [self._claim(ask) for ask in asks]
+        if group:
+            await self._in_thread(lambda: self._write(group))
+        for ask in asks:
+            ask.partition.tally.sent += 1
+            self._tally.sent += 1
+            ask.started_at_share = self._share.enter()
+            self._live[ask] = asyncio.create_task(self._ask(ask))
+
+    def _write(self, group: Group) -> None:
+        with self._database.write() as connection:
+            write_group(connection, group)
+
+    def _claim(self, ask: Ask) -> Claim:
+        self._number += 1
+        # Sorts by time within a process and between them; 40 random bits keep two processes apart.
+        ask.attempt_id = f"{time.time_ns() // 1000:014x}{self._number % 0x100000:05x}{secrets.token_hex(5)}"
+        work = ask.partition.work
+        sampling = ask.request.sampling.model_dump(mode="json", exclude_defaults=True)
+        return Claim(
+            attempt_id=ask.attempt_id,
+            key=work.key,
+            item_id=ask.item_id,
+            batch=work.batch,
+            request_key=ask.request.request_key,
+            attempt=ask.attempt,
+            is_alone=ask.is_suspect,
+            parameters=sampling,
+            run_id=self._run_id,
+            started_at=now(),
+        )
+
+    async def _ask(self, ask: Ask) -> None:
+        try:
+            answer: Completion | Exception = await self._engine.complete(ask.request)
+        except asyncio.CancelledError:
+            raise
+        except Exception as e:  # noqa: BLE001 - the engine's edge: the loop decides, and raises what it doesn't know
+            answer = e
+        self._arrived.put_nowait((ask, answer, self._share.leave()))
+
+    async def _wait(self, *, can_read: bool) -> None:
+        """Wait for an arrival or the end of a backoff; then a moment more, so that a group is worth its commit."""
+        if can_read:
+            await asyncio.sleep(0)
+        elif self._live:
+            try:
+                self._handle(await asyncio.wait_for(self._arrived.get(), self._wait_s()))
+            except TimeoutError:
+                return
+            if self._arrived.qsize() + 1 < min(self._options.group_rows, len(self._live) + 1):
+                await asyncio.sleep(self._options.group_s)
+        elif not self._queue.ready:
+            await asyncio.sleep(self._queue.next_due_s() or 0.0)
+        while not self._arrived.empty():
+            self._handle(self._arrived.get_nowait())
+
+    def _wait_s(self) -> float:
+        """Return how long to wait for an arrival: until a backoff ends, if there is room, and 5 s at most."""
+        due_s = self._queue.next_due_s() if len(self._live) < self._options.max_in_flight else None
+        return min(5.0, 5.0 if due_s is None else max(due_s, 0.001))
+
+    def _handle(self, arrival: Arrival) -> None:
+        ask, answer, share = arrival
+        if not isinstance(answer, Completion | RequestFailed):
+            raise answer  # the engine's death or a fault of ours; the record stays in flight, for _stop to settle
+        del self._live[ask]
+        engine_s = share - ask.started_at_share
+        if isinstance(answer, RequestFailed):
+            self._handle_failure(ask, answer, engine_s)
+            return
+        self._lost = 0
+        verdict = accept(answer, ask.partition.work.task)
+        self._end(ask, verdict, engine_s, completion=answer)
+        self._settle(ask, verdict, is_shared=verdict.status is Status.OK)
+
+    def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:
+        kind = ErrorKind(failure.kind)
+        self._lost = self._lost + 1 if kind is ErrorKind.CONNECTION else 0
+        verdict = Verdict(status=Status.ERROR, error_kind=kind, error=str(failure)[:500])
+        self._end(ask, verdict, engine_s)
+        ask.failed += 1
+        if failure.is_passing and ask.failed < ask.partition.work.task.retry.max_attempts:
+            if self._lost >= self._options.lost_connections:
+                raise EngineDead(f"{self._lost} connections in a row failed: the server is gone ({failure})")
+            wait_s = ask.partition.work.task.retry.backoff_s(ask.failed, self._rng, failure.retry_after_s)
+            self._queue.delay(ask, wait_s)
+            return
+        ask.failed -= 1  # the attempt that settles it is counted by `attempt`
+        self._settle(ask, verdict, is_shared=not failure.is_passing)
+
+    def _end(self, ask: Ask, verdict: Verdict, engine_s: float, completion: Completion | None = None) -> None:
+        self._group.endings.append(
+            Ending(
+                attempt_id=ask.attempt_id,
+                outcome=verdict.status,
+                ended_at=now(),
+                completion=completion,
+                engine_s=engine_s,
+                error_kind=verdict.error_kind,
+                error=verdict.error,
+            )
+        )
+
+    def _settle(self, ask: Ask, verdict: Verdict, *, is_shared: bool) -> None:
+        """Give a record its row; its followers take the answer, or one of them asks next."""
+        self._add_result(ask.partition, self._row(ask, verdict, attempts=ask.attempt, attempt_id=ask.attempt_id))
+        for follower in self._queue.settle(ask, is_shared=is_shared):
+            row = self._row(follower, verdict, attempts=0, attempt_id=ask.attempt_id)
+            self._add_result(follower.partition, replace(row, reused_from=ask.attempt_id))
+            follower.partition.tally.reused += 1
+            self._tally.reused += 1
+
+    def _row(self, ask: Ask, verdict: Verdict, *, attempts: int, attempt_id: str) -> Result:
+        return self._preparer.row(
+            ask.partition.work,
+            ask.item_id,
+            ask.input_hash,
+            verdict,
+            request_key=ask.request.request_key,
+            attempts=attempts,
+            attempt_id=attempt_id,
+        )
+
+    def _add_result(self, partition: OpenPartition, result: Result) -> None:
+        self._group.results.append(result)
+        partition.waiting -= 1
+        self._done += 1
+        for tally in (partition.tally, self._tally):
+            setattr(tally, result.status, getattr(tally, result.status) + 1)
+
+    async def _finish(self) -> list[PartitionOutcome]:
+        """Finish each partition whose records all have committed rows."""
+        outcomes, self._passed_over = self._passed_over, []
+        if self._group:
+            return outcomes  # rows that aren't committed yet: next time round
+        for partition in [p for p in self._open if p.is_read and not p.waiting]:
+            outcomes.append(await self._in_thread(lambda p=partition: self._finish_one(p)))
+            self._open.remove(partition)
+        return outcomes
+
+    def _finish_one(self, partition: OpenPartition) -> PartitionOutcome:
+        work = partition.work
+        with self._database.write() as connection:
+            state = finish_partition(
+                connection,
+                work.key,
+                work.batch,
+                work.variant.key,
+                fingerprint=work.fingerprint,
+                parts=work.parts,
+                run_id=self._run_id,
+            )
+            self._leases.release_in(connection, work.task.name, work.batch, work.variant.key)
+        return PartitionOutcome(work=work, tally=partition.tally, state=state)
+
+    async def _stop(self, *, is_death: bool) -> None:
+        """Commit what has arrived, end the claims of what hasn't (unless it may have killed the engine), free leases."""
+        for task in self._live.values():
+            task.cancel()
+        await asyncio.gather(*self._live.values(), return_exceptions=True)
+        while not self._arrived.empty():
+            arrival = self._arrived.get_nowait()
+            if isinstance(arrival[1], Completion):
+                self._handle(arrival)
+        if not is_death:
+            for ask in self._live:
+                self._group.endings.append(Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now()))
+        group, self._group = self._group, Group()
+        try:
+            await self._in_thread(lambda: self._write(group))
+            for p in self._open:
+                await self._in_thread(
+                    lambda p=p: self._leases.release(p.work.task.name, p.work.batch, p.work.variant.key)
+                )
+        except Exception:  # noqa: BLE001 - the first error is the one to tell; what isn't committed is asked again
+            _log.exception("what had arrived could not be committed; the next run asks for it again")
+
+    def _observe(self, *, is_starting: bool = False) -> None:
+        if self._observer is not None:
+            self._observer(
+                Progress(
+                    total=max(self._total, self._done),
+                    done=self._done,
+                    tally=replace(self._tally),
+                    in_flight=len(self._live),
+                    is_starting=is_starting,
+                )
+            )
+
+
+def drive(runner: Runner, works: Iterable[PartitionWork]) -> Iterator[PartitionOutcome]:
+    """Run from synchronous code, yielding partitions as they finish.
+
+    Not an async asset: Dagster gives that only GeneratorExit when a run is terminated, and nothing can be awaited then.
+    """
+    outcomes = runner.run(works)
+    under_way: list[asyncio.Task[PartitionOutcome]] = []
+
+    async def take_next() -> PartitionOutcome:
+        under_way[:] = [asyncio.ensure_future(anext(outcomes))]
+        return await under_way[0]
+
+    async def stop() -> None:
+        for task in under_way:  # left pending when a signal handler raised through the loop
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        await outcomes.aclose()
+
+    with asyncio.Runner() as loop:
+        try:
+            while True:
+                try:
+                    outcome = loop.run(take_next())
+                except StopAsyncIteration:
+                    return
+                yield outcome
+        finally:
+            loop.run(stop())

@@ -1,0 +1,1 @@
+"""Sensors that keep partitions in step with sources, prompts and models."""

@@ -1,0 +1,123 @@
+"""Files by pattern, a batch per file: CSV, JSON Lines and Parquet. Every field is read as text: `007` stays `007`."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import polars as pl
+
+from batch_assets.core.errors import ConfigError, SourceError
+from batch_assets.core.names import check_key
+from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, SourceBatch
+from batch_assets.sources.csv_file import read_csv, read_csv_header
+from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
+from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FileSource:
+    """Files that match `pattern`, relative to the task's folder unless it is absolute; a batch is named by its stem.
+
+    `key` is the column of the record's id. `delimiter` is for CSV; None takes it from the header line.
+    """
+
+    pattern: str
+    key: str = ITEM_ID
+    delimiter: str | None = None
+    folder: Path | None = None
+
+    def bind(self, folder: Path) -> Self:
+        """Take the pattern from `folder`."""
+        return replace(self, folder=folder)
+
+    def list_batches(self) -> list[BatchRef]:
+        """Return a batch per file, in the order of the batch keys. ConfigError for a name that can't be a key."""
+        refs: dict[str, BatchRef] = {}
+        for path in self._paths():
+            batch = check_key(path.stem, f"{path}: the batch name")
+            if batch in refs:
+                raise ConfigError(f"{path} and {refs[batch].locator} would both be batch {batch!r}: rename one")
+            state = path.stat()
+            refs[batch] = BatchRef(batch=batch, locator=str(path), stamp=f"{state.st_size}:{state.st_mtime_ns}")
+        return [refs[b] for b in sorted(refs)]
+
+    def columns(self) -> tuple[str, ...] | None:
+        """Return the columns of the first file, the id among them."""
+        for path in self._paths():
+            match _kind(path):
+                case "csv":
+                    return read_csv_header(path, self.delimiter)
+                case "jsonl":
+                    return read_jsonl_header(path)
+                case _:
+                    return read_parquet_header(path)
+        return None
+
+    def read(self, ref: BatchRef, fields: Sequence[str]) -> SourceBatch:
+        """Read one file. Raises SourceError: unreadable, no such column, or an id missing, blank or doubled."""
+        path = Path(ref.locator)
+        readers: dict[str, Callable[[], SourceBatch]] = {
+            "csv": lambda: read_csv(path, self.delimiter),
+            "jsonl": lambda: read_jsonl(path, [self.key, *fields]),
+            "parquet": lambda: read_parquet(path),
+        }
+        try:
+            found = readers[_kind(path)]()
+        except OSError as e:
+            raise SourceError(f"{path}: can't be read: {e.strerror or e}") from e
+        missing = [f for f in (self.key, *fields) if f not in found.frame.columns]
+        if missing:
+            has = ", ".join(c for c in found.frame.columns if c != SOURCE_LINE)
+            raise SourceError(f"{path}: line 1: no column {', '.join(map(repr, missing))}; it has {has}")
+        return replace(found, frame=_check_ids(path, found.frame, self.key))
+
+    def _paths(self) -> list[Path]:
+        pattern = Path(self.pattern).expanduser()
+        if pattern.is_absolute():
+            root, relative = Path(pattern.anchor), str(pattern.relative_to(pattern.anchor))
+        elif self.folder is not None:
+            root, relative = self.folder, self.pattern
+        else:
+            raise ConfigError(f"source {self.pattern!r}: a relative pattern needs the task's folder")
+        return sorted(
+            (p for p in root.glob(relative) if p.is_file() and not p.name.startswith(".")), key=lambda p: p.stem
+        )
+
+
+def _kind(path: Path) -> str:
+    match path.suffix.lower():
+        case ".csv" | ".tsv":
+            return "csv"
+        case ".jsonl" | ".ndjson":
+            return "jsonl"
+        case ".parquet":
+            return "parquet"
+        case other:
+            raise ConfigError(f"{path}: {other or 'no suffix'}: files are .csv, .tsv, .jsonl, .ndjson or .parquet")
+
+
+def _check_ids(path: Path, frame: pl.DataFrame, key: str) -> pl.DataFrame:
+    if key != ITEM_ID:
+        if ITEM_ID in frame.columns:
+            raise SourceError(f"{path}: line 1: the id is column {key!r}, so no other may be called {ITEM_ID!r}")
+        frame = frame.rename({key: ITEM_ID})
+    blank = frame.filter(pl.col(ITEM_ID).is_null() | (pl.col(ITEM_ID).str.strip_chars() == ""))
+    if blank.height:
+        raise SourceError(f"{path}: {_lines(blank[SOURCE_LINE].to_list())}: {key}: the id is missing or blank")
+    counts = Counter[str](frame[ITEM_ID].to_list())
+    doubled = [i for i, n in counts.items() if n > 1]
+    if doubled:
+        lines = frame.filter(pl.col(ITEM_ID) == doubled[0])[SOURCE_LINE].to_list()
+        more = f" (and {len(doubled) - 1} more ids)" if len(doubled) > 1 else ""
+        raise SourceError(f"{path}: {_lines(lines)}: {key}: the id {doubled[0]!r} comes {len(lines)} times{more}")
+    rest = [c for c in frame.columns if c not in (ITEM_ID, SOURCE_LINE)]
+    return frame.select(ITEM_ID, SOURCE_LINE, *rest)
+
+
+def _lines(lines: Sequence[int]) -> str:
+    shown = ", ".join(map(str, lines[:_SHOWN])) + (", …" if len(lines) > _SHOWN else "")
+    return f"line {shown}" if len(lines) == 1 else f"lines {shown}"

@@ -1,0 +1,111 @@
+"""Opens the store: the connection's settings for each database, migrations, and the one way to write."""
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy.engine import URL, make_url
+
+from batch_assets.core.errors import ConfigError, StoreError
+
+_MIGRATIONS = Path(__file__).parent / "migrations"
+SQLITE_BUSY_TIMEOUT_S = 60
+
+
+def now() -> dt.datetime:
+    """Return the moment, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+class Database:
+    """A migrated store. `read()` and `write()` hand out connections inside a transaction; write() commits at its end."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self.engine = engine
+
+    @contextmanager
+    def read(self) -> Iterator[sa.Connection]:
+        """Yield a connection that sees one state of the store."""
+        with self.engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start."""
+        with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        """Give all connections back."""
+        self.engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Open the store at a SQLAlchemy URL and bring its schema up to date.
+
+    Raises ConfigError for a URL that can't be used, StoreError where the database refuses or is newer than we are.
+    """
+    parsed = _parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        if not parsed.database or parsed.database == ":memory:":
+            raise ConfigError("BATCH_ASSETS_DB_URL: the store must outlive the process: name a file, not :memory:")
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = sa.create_engine(parsed, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "check_same_thread": False})
+        _tune_sqlite(engine)
+    else:
+        engine = sa.create_engine(parsed, pool_pre_ping=True, executemany_mode="values_plus_batch")
+    try:
+        _migrate(engine)
+    except sa.exc.DBAPIError as e:
+        raise StoreError(f"the store at {parsed.render_as_string(hide_password=True)} can't be opened: {e.orig}") from e
+    return Database(engine)
+
+
+def _parse_url(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except sa.exc.ArgumentError as e:
+        raise ConfigError("BATCH_ASSETS_DB_URL: not a SQLAlchemy URL, such as postgresql://user@host/name") from e
+    if parsed.get_backend_name() == "postgresql":
+        # SQLAlchemy 2.1 takes psycopg 3 by default; Dagster brings psycopg2, and one driver is enough.
+        return parsed.set(drivername="postgresql+psycopg2")
+    if parsed.get_backend_name() != "sqlite":
+        raise ConfigError(f"BATCH_ASSETS_DB_URL: {parsed.get_backend_name()}: the store is SQLite or PostgreSQL")
+    return parsed
+
+
+def _tune_sqlite(engine: sa.Engine) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _record: object) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.isolation_level = None  # we say BEGIN ourselves, so that a writer can say IMMEDIATE
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-65536"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @sa.event.listens_for(engine, "begin")
+    def _on_begin(connection: sa.Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        is_writer = connection.get_execution_options().get("is_writer", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
+
+
+def _migrate(engine: sa.Engine) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    script = ScriptDirectory.from_config(config)
+    with engine.connect() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+    if current == script.get_current_head():
+        return
+    if current is not None and current not in {r.revision for r in script.walk_revisions()}:
+        raise StoreError(f"the store's schema is {current}, newer than this version of batch_assets knows: upgrade it")
+    with engine.connect().execution_options(is_writer=True) as connection, connection.begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7244103)"))  # two processes at once: one waits
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

@@ -1,0 +1,84 @@
+"""What the reports are made of: a partition's rows and attempts, aggregated where the database can."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from batch_assets.store.results import VariantKey
+from batch_assets.store.tables import attempts, batches, results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawFigures:
+    """Sums over a partition. Tokens are over all attempts, failed ones too; those of unknown usage are counted apart."""
+
+    ok: int
+    invalid: int
+    error: int
+    reused: int
+    superseded: int
+    error_kinds: Mapping[str, int]
+    attempts: int
+    asked_records: int
+    unknown_usage: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    engine_s: float
+    latencies_s: Sequence[float]
+
+
+def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawFigures:
+    """Return the raw figures of one output partition."""
+    r, a = results.c, attempts.c
+    mine = (r.task == key.task, r.prompt_ver == key.prompt_ver, r.model_id == key.model_id, r.batch == batch)
+    by_status = dict(
+        connection.execute(sa.select(r.status, sa.func.count()).where(*mine).group_by(r.status)).tuples().all()
+    )
+    kinds = connection.execute(
+        sa.select(r.error_kind, sa.func.count()).where(*mine, r.error_kind.is_not(None)).group_by(r.error_kind)
+    ).tuples()
+    reused = connection.scalar(sa.select(sa.func.count()).where(*mine, r.reused_from.is_not(None)))
+    tried = (a.task == key.task, a.prompt_ver == key.prompt_ver, a.model_id == key.model_id, a.batch == batch)
+    sums = connection.execute(
+        sa.select(
+            sa.func.count().label("attempts"),
+            sa.func.count(sa.distinct(a.item_id)).label("asked"),
+            sa.func.count().filter(a.ended_at.is_not(None), a.prompt_tokens.is_(None)).label("unknown"),
+            sa.func.sum(a.prompt_tokens).label("prompt"),
+            sa.func.sum(a.completion_tokens).label("completion"),
+            sa.func.sum(a.cached_tokens).label("cached"),
+            sa.func.sum(a.engine_s).label("engine_s"),
+        ).where(*tried)
+    ).one()
+    latencies = connection.scalars(sa.select(a.latency_s).where(*tried, a.latency_s.is_not(None))).all()
+    where = (batches.c.task == key.task, batches.c.batch == batch)
+    superseded = connection.scalar(sa.select(batches.c.superseded).where(*where))
+    return RawFigures(
+        ok=by_status.get("ok", 0),
+        invalid=by_status.get("invalid", 0),
+        error=by_status.get("error", 0),
+        reused=reused or 0,
+        superseded=superseded or 0,
+        error_kinds={str(kind): n for kind, n in kinds},
+        attempts=sums.attempts,
+        asked_records=sums.asked,
+        unknown_usage=sums.unknown,
+        prompt_tokens=sums.prompt or 0,
+        completion_tokens=sums.completion or 0,
+        cached_tokens=sums.cached or 0,
+        engine_s=sums.engine_s or 0.0,
+        latencies_s=[float(v) for v in latencies if v is not None],
+    )
+
+
+def load_failures(
+    connection: sa.Connection, key: VariantKey, batch: str, limit: int
+) -> list[tuple[str, str, str, str]]:
+    """Return the first results of a partition that are not `ok`: item_id, status, error_kind, error."""
+    c = results.c
+    mine = (c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id, c.batch == batch)
+    query = sa.select(c.item_id, c.status, c.error_kind, c.error).where(*mine, c.status != "ok")
+    rows = connection.execute(query.order_by(c.item_id).limit(limit)).tuples()
+    return [(str(i), str(s), str(k), str(e or "")) for i, s, k, e in rows]

@@ -1,0 +1,72 @@
+"""What the command line tells of the store: a task at a glance, and everything about one record."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_assets.store.tables import attempts, item_owner, results, run_reports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantStatus:
+    """One variant of a task: its rows by status, and the records that have none."""
+
+    prompt_ver: str
+    model_id: str
+    ok: int
+    invalid: int
+    error: int
+    pending: int
+
+
+def load_status(connection: sa.Connection, task: str) -> list[VariantStatus]:
+    """Return a line per variant that has rows, in the order of their names. Pending is found by anti-join."""
+    c = results.c
+    query = sa.select(c.prompt_ver, c.model_id, c.status, sa.func.count())
+    rows = connection.execute(
+        query.where(c.task == task, c.batch.is_not(None)).group_by(c.prompt_ver, c.model_id, c.status)
+    ).tuples()
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for prompt_ver, model_id, status, count in rows:
+        found.setdefault((prompt_ver, model_id), {})[status] = count
+    return [
+        VariantStatus(
+            prompt_ver=prompt_ver,
+            model_id=model_id,
+            ok=counts.get("ok", 0),
+            invalid=counts.get("invalid", 0),
+            error=counts.get("error", 0),
+            pending=_count_pending(connection, task, prompt_ver, model_id),
+        )
+        for (prompt_ver, model_id), counts in sorted(found.items())
+    ]
+
+
+def _count_pending(connection: sa.Connection, task: str, prompt_ver: str, model_id: str) -> int:
+    o, r = item_owner.c, results.c
+    same = sa.and_(r.task == o.task, r.item_id == o.item_id, r.prompt_ver == prompt_ver, r.model_id == model_id)
+    query = sa.select(sa.func.count()).select_from(item_owner.outerjoin(results, same))
+    return connection.scalar(query.where(o.task == task, r.item_id.is_(None))) or 0
+
+
+def load_record(connection: sa.Connection, task: str, item_id: str) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows and attempts of one record, oldest first."""
+    rows = connection.execute(
+        sa.select(results)
+        .where(results.c.task == task, results.c.item_id == item_id)
+        .order_by(results.c.prompt_ver, results.c.model_id)
+    ).mappings()
+    tries = connection.execute(
+        sa.select(attempts)
+        .where(attempts.c.task == task, attempts.c.item_id == item_id)
+        .order_by(attempts.c.attempt_id)
+    ).mappings()
+    return {"results": [dict(r) for r in rows], "attempts": [dict(t) for t in tries]}
+
+
+def load_reports(connection: sa.Connection, task: str) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the figures of all run reports of a task by (batch, variant)."""
+    rows = connection.execute(sa.select(run_reports).where(run_reports.c.task == task)).mappings()
+    return {(r["batch"], r["variant"]): r["figures"] for r in rows}

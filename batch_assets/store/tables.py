@@ -1,0 +1,174 @@
+"""The tables. A change here comes with a migration; a test compares the two."""
+
+import datetime as dt
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
+
+metadata = sa.MetaData(
+    naming_convention={"ix": "ix_%(table_name)s__%(column_0_N_name)s", "pk": "pk_%(table_name)s"},
+)
+
+Json = sa.JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+Key = sa.String(100)
+Digest = sa.String(24)
+
+
+class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
+    """A moment in UTC, aware on both databases: TIMESTAMPTZ on PostgreSQL, ISO text on SQLite."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:
+        """Refuse a naive moment; SQLite gets UTC without the offset."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a moment without a time zone can't be stored")
+        utc = value.astimezone(dt.UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:
+        """Give the moment its zone back."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+def _task() -> sa.Column[Any]:
+    return sa.Column("task", sa.String(50), primary_key=True)
+
+
+results = sa.Table(
+    "llm_batch_results",
+    metadata,
+    _task(),
+    sa.Column("item_id", sa.Text, primary_key=True),
+    sa.Column("prompt_ver", Key, primary_key=True),
+    sa.Column("model_id", Key, primary_key=True),
+    sa.Column("batch", Key, comment="null: the record is in the source no more"),
+    sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("payload", Json),
+    sa.Column("error_kind", sa.String(30)),
+    sa.Column("error", sa.Text),
+    sa.Column("attempts", sa.Integer, nullable=False),
+    sa.Column("input_hash", Digest, nullable=False),
+    sa.Column("request_spec", Digest, nullable=False),
+    sa.Column("accept_spec", Digest, nullable=False),
+    sa.Column("request_key", Digest, comment="null: nothing could be asked"),
+    sa.Column("attempt_id", sa.String(32)),
+    sa.Column("ladder_step", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("reused_from", sa.String(32), comment="the earlier attempt whose answer this is"),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("updated_at", UtcDateTime, nullable=False),
+    sa.CheckConstraint("status IN ('ok', 'invalid', 'error')", name="ck_llm_batch_results__status"),
+    sa.CheckConstraint("(status = 'ok') = (error_kind IS NULL)", name="ck_llm_batch_results__reason"),
+    sa.Index(None, "task", "prompt_ver", "model_id", "batch", "status"),
+)
+
+attempts = sa.Table(
+    "llm_attempts",
+    metadata,
+    sa.Column("attempt_id", sa.String(32), primary_key=True),
+    sa.Column("task", sa.String(50), nullable=False),
+    sa.Column("item_id", sa.Text, nullable=False),
+    sa.Column("prompt_ver", Key, nullable=False),
+    sa.Column("model_id", Key, nullable=False),
+    sa.Column("batch", Key, nullable=False),
+    sa.Column("request_key", Digest, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("is_alone", sa.Boolean, nullable=False),
+    sa.Column("parameters", Json, nullable=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("started_at", UtcDateTime, nullable=False),
+    sa.Column("ended_at", UtcDateTime, comment="null: in flight, or died in flight"),
+    sa.Column("outcome", sa.String(10), comment="ok, invalid, error, or released: given back unanswered"),
+    sa.Column("completion", sa.Text),
+    sa.Column("finish_reason", sa.String(40)),
+    sa.Column("prompt_tokens", sa.Integer),
+    sa.Column("completion_tokens", sa.Integer),
+    sa.Column("cached_tokens", sa.Integer),
+    sa.Column("latency_s", sa.Float),
+    sa.Column("engine_s", sa.Float, comment="this attempt's share of the engine's busy time"),
+    sa.Column("error_kind", sa.String(30)),
+    sa.Column("error", sa.Text),
+    sa.Index(None, "request_key"),
+    sa.Index(None, "task", "item_id", "prompt_ver", "model_id"),
+    sa.Index(None, "task", "prompt_ver", "model_id", "batch"),
+)
+
+batches = sa.Table(
+    "llm_batches",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("seq", sa.Integer, nullable=False, comment="order of first sight: the later owns a repeated id"),
+    sa.Column("stamp", sa.Text, nullable=False, comment="what the source cheaply tells of its state: size and mtime"),
+    sa.Column("source_hash", Digest, nullable=False),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("malformed", Json, nullable=False, comment="lines set aside: [[line, reason], …]"),
+    sa.Column("superseded", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("superseded_hash", sa.String(24), nullable=False, server_default=""),
+    sa.Column("frozen_at", UtcDateTime, nullable=False),
+)
+
+item_owner = sa.Table(
+    "item_owner",
+    metadata,
+    _task(),
+    sa.Column("item_id", sa.Text, primary_key=True),
+    sa.Column("batch", Key, nullable=False),
+    sa.Index(None, "task", "batch"),
+)
+
+partitions = sa.Table(
+    "llm_partitions",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("variant", sa.String(100), primary_key=True),
+    sa.Column("fingerprint", Digest, nullable=False),
+    sa.Column("content", Digest, nullable=False),
+    sa.Column("parts", Json, nullable=False, comment="what the fingerprint is made of, by name"),
+    sa.Column("counts", Json, nullable=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("finished_at", UtcDateTime, nullable=False),
+)
+
+leases = sa.Table(
+    "llm_leases",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("variant", sa.String(100), primary_key=True),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started", sa.Float, nullable=False, comment="tells a process from a later one with its pid"),
+    sa.Column("expires_at", UtcDateTime, nullable=False),
+)
+
+qa_samples = sa.Table(
+    "qa_samples",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("variant", sa.String(100), primary_key=True),
+    sa.Column("item_id", sa.Text, primary_key=True),
+    sa.Column("rank_hash", sa.String(16), nullable=False, comment="samples of batches merge by the smallest of these"),
+    sa.Column("payload", Json, nullable=False),
+)
+
+run_reports = sa.Table(
+    "run_reports",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("variant", sa.String(100), primary_key=True),
+    sa.Column("data_version", sa.String(63), nullable=False),
+    sa.Column("figures", Json, nullable=False),
+    sa.Column("made_at", UtcDateTime, nullable=False),
+)
