@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 
 BIN := .venv/bin
 BOOTSTRAP = @command -v "$(PYTHON)" >/dev/null || \
-	{ echo "bootstrap: there is no $(PYTHON) here: install Python 3.11 to 3.14, or add PYTHON=/path/to/it" >&2; exit 1; }; \
+	{ echo "bootstrap: no $(PYTHON) here: install Python 3.11 to 3.14, or add PYTHON=/path/to/it" >&2; exit 1; }; \
 	"$(PYTHON)" scripts/bootstrap.py --engine $(ENGINE)
 
 .DEFAULT_GOAL := help
@@ -32,7 +32,7 @@ lint: env-dev ## Check style, types and the direction of imports
 	@$(BIN)/lint-imports
 
 up: env model ## Start Dagster's webserver and daemon on 127.0.0.1, until Ctrl-C
-	@exec $(BIN)/python scripts/up.py --port $(PORT)
+	@exec $(BIN)/batch-assets up --port $(PORT)
 
 model: env ## Prepare the demo's model in the cache
 	@$(BIN)/python -m batch_assets.engines.smollm2

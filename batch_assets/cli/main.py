@@ -184,12 +184,12 @@ def _select(session: Session, task: Task, source: Source, batch: str | None, var
 
 
 def _make_hints(task: str, bound: Task) -> list[str]:
-    command = sys.argv[0] if "/" in sys.argv[0] and not sys.argv[0].startswith("/") else "batch-assets"
+    command = _shorten(Path(sys.argv[0]).absolute()) if "/" in sys.argv[0] else "batch-assets"
     first = next(iter(bound.prompts.values())).path
     return [
         f"{command} status {task}",
-        f"{command} plan {task}          # after editing {_shorten(first)}: what that makes stale",
-        f"{command} up                   # the web UI",
+        f"{command} plan {task}   # first edit {_shorten(first)}, and see what that makes stale",
+        f"{command} up   # the web UI",
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -53,11 +54,8 @@ def print_plan(console: Console, plan: Plan) -> None:
         console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
         return
     if plan.needs:
-        table = Table(title=f"{plan.task.name}: what is missing or stale", title_justify="left")
-        for name in ("batch", "variant"):
-            table.add_column(name)
-        for name in ("missing", "stale", "retry", "judge again"):
-            table.add_column(name, justify="right")
+        numbers = ("missing", "stale", "retry", "judge again")
+        table = _make_table(f"{plan.task.name}: what is missing or stale", ("batch", "variant"), numbers)
         table.add_column("why")
         for n in plan.needs:
             why = ", ".join(n.reasons) + (f" (leased by run {n.leased_by})" if n.leased_by else "")
@@ -74,41 +72,63 @@ def print_summary(
     console: Console, summary: RunSummary, reports: Mapping[tuple[str, str], Mapping[str, Any]], hints: Sequence[str]
 ) -> None:
     """Print the run report, failing checks, and what to try next."""
-    table = Table(title=f"{summary.task}: run report", title_justify="left")
-    for name in ("batch", "variant"):
-        table.add_column(name)
-    for name in ("total", "ok", "invalid", "error", "reused", "repeated", "tokens", "rec/s", "p50 s", "p95 s", "cost"):
-        table.add_column(name, justify="right")
-    for p in summary.partitions:
-        f = reports.get((p.batch, p.variant))
-        if f is not None:
-            table.add_row(p.batch, p.variant, *_report_cells(f))
-    if table.row_count:
+    found = [(p, reports[p.batch, p.variant]) for p in summary.partitions if (p.batch, p.variant) in reports]
+    shown = found[-SHOWN_PARTITIONS:]
+    table = _make_table(f"{summary.task}: run report", ("batch", "variant"), REPORT_COLUMNS)
+    for p, figures in shown:
+        table.add_row(p.batch, p.variant, *_report_cells(figures))
+    if shown:
         console.print(table)
-    kinds: dict[str, int] = {}
-    for p in summary.partitions:
-        for kind, n in reports.get((p.batch, p.variant), {}).get("error_kinds", {}).items():
-            kinds[kind] = kinds.get(kind, 0) + n
-    if kinds:
-        console.print("not ok: " + ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())), highlight=False)
+    if len(found) > len(shown):
+        console.print(f"and {len(found) - len(shown)} partitions more; --json has them all", highlight=False)
+    for line in _total_lines([figures for _, figures in found]):
+        console.print(line, highlight=False)
     for need in summary.passed_over:
         console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
     for check in summary.failed_checks:
         console.print(f"check failed ({check.severity}): {_check_line(check)}", highlight=False)
     console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
     if hints:
-        console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False)
+        console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False, soft_wrap=True)
+
+
+SHOWN_PARTITIONS = 30
+REPORT_COLUMNS = ("total", "ok", "invalid", "error", "reused", "rec/s", "p95 s")
 
 
 def _report_cells(f: Mapping[str, Any]) -> list[str]:
-    tokens = f["prompt_tokens"] + f["completion_tokens"]
-    counts = [str(f[name]) for name in ("total", "ok", "invalid", "error", "reused", "repeated")]
-    rates = [_figure(f[name]) for name in ("records_per_s", "latency_p50_s", "latency_p95_s")]
-    return [*counts, f"{tokens}" + ("+?" if f["unknown_usage"] else ""), *rates, f"{f['cost']:.4f}"]
+    counts = [str(f[name]) for name in ("total", "ok", "invalid", "error", "reused")]
+    return [*counts, *("" if f[name] is None else f"{f[name]:.2f}" for name in ("records_per_s", "latency_p95_s"))]
 
 
-def _figure(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _total_lines(figures: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the sums over partitions, in words."""
+    if not figures:
+        return []
+    names = ("total", "ok", "invalid", "error", "reused", "repeated", "superseded", "prompt_tokens",
+             "completion_tokens", "unknown_usage", "seconds", "cost")  # fmt: skip
+    t = {name: sum(f[name] for f in figures) for name in names}
+    kinds: dict[str, int] = {}
+    for f in figures:
+        for kind, n in f["error_kinds"].items():
+            kinds[kind] = kinds.get(kind, 0) + n
+    why = f" ({', '.join(f'{n} {k}' for k, n in sorted(kinds.items()))})" if kinds else ""
+    unknown = f", of {t['unknown_usage']} attempts unknown" if t["unknown_usage"] else ""
+    return [
+        f"{t['total']} results: {t['ok']} ok, {t['invalid']} invalid, {t['error']} error{why}",
+        f"{t['reused']} reused, {t['repeated']} repeated, {t['superseded']} superseded; "
+        f"tokens: {t['prompt_tokens']} in, {t['completion_tokens']} out{unknown}; "
+        f"engine: {t['seconds']:.0f} s, cost {t['cost']:.4f}",
+    ]
+
+
+def _make_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for name in words:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _check_line(check: FailedCheck) -> str:
@@ -149,11 +169,7 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
     if not lines:
         console.print(f"{task}: no results yet")
         return
-    table = Table(title=task, title_justify="left")
-    for name in ("prompt_ver", "model_id"):
-        table.add_column(name)
-    for name in ("ok", "invalid", "error", "pending"):
-        table.add_column(name, justify="right")
+    table = _make_table(task, ("prompt_ver", "model_id"), ("ok", "invalid", "error", "pending"))
     for line in lines:
         counts = (str(n) for n in (line.ok, line.invalid, line.error, line.pending))
         table.add_row(line.prompt_ver, line.model_id, *counts)

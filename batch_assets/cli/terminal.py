@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from batch_assets.runner.work import Progress
@@ -48,15 +48,13 @@ class ProgressView:
         self._bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.fields[figures]}"),
-            TextColumn("left"),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
-            transient=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
-        self._row = self._bar.add_task("", total=None, figures="")
+        self._row = self._bar.add_task("reading what is there", total=None, figures="")
         self._first: tuple[float, int] | None = None
         self._printed_at = 0.0
 
@@ -75,15 +73,16 @@ class ProgressView:
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
         at = time.monotonic()
+        counts = f"{progress.done}/{progress.total}"
         if progress.is_starting:
-            self._update(progress, "starting the engine", "")
+            self._first = None
+            self._update(progress, "starting the engine", counts)
             return
         if self._first is None:
             self._first = (at, progress.done)
-        seconds = at - self._first[0]
-        rate = (progress.done - self._first[1]) / seconds if seconds > 0 else 0.0
         t = progress.tally
-        self._update(progress, "records", f"{rate:.1f}/s  {t.invalid} invalid  {t.error} errors")
+        pace = _pace(at - self._first[0], progress.done - self._first[1], progress.total - progress.done)
+        self._update(progress, "asking", f"{counts}  {pace}  {t.invalid} invalid  {t.error} errors")
 
     def _update(self, progress: Progress, words: str, figures: str) -> None:
         if self._console.is_terminal:
@@ -92,4 +91,12 @@ class ProgressView:
             )
         elif time.monotonic() - self._printed_at > PLAIN_EVERY_S or progress.done == progress.total:
             self._printed_at = time.monotonic()
-            self.say(f"{words}: {progress.done} of {progress.total}  {figures}".rstrip())
+            self.say(f"{words}: {figures}")
+
+
+def _pace(seconds: float, done: int, left: int) -> str:
+    """Return records/s and the time left, as far as they can be told yet."""
+    if done <= 0 or seconds <= 0:
+        return "-/s"
+    left_s = round(left * seconds / done)
+    return f"{done / seconds:.1f}/s" + (f"  {left_s // 60}:{left_s % 60:02d} left" if left else "")

@@ -2,8 +2,10 @@
 
 import csv
 import io
+import itertools
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -13,78 +15,81 @@ from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 from batch_assets.sources.text_file import read_text
 
 _DELIMITERS = ",;\t|"
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 def read_csv_header(path: Path, delimiter: str | None) -> tuple[str, ...] | None:
     """Return the column names of a CSV file, or None where it is empty."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as f:
         first = f.readline()
-    return tuple(_split_header(path, first, delimiter or _find_delimiter(first))) if first.strip() else None
+        if not first.strip():
+            return None
+        rows = _split_rows(path, itertools.chain([first], f), delimiter or _find_delimiter(first), [])
+        return next((tuple(_check_columns(path, fields)) for _, fields in rows), None)
 
 
 def read_csv(path: Path, delimiter: str | None) -> SourceBatch:
-    """Read a CSV file; a line with more or fewer fields than the header is set aside with its number."""
+    """Read a CSV file; a line with more or fewer fields than the header, or with a stray quote, is set aside.
+
+    Raises SourceError where a quote makes it impossible to tell one record from the next.
+    """
     text = read_text(path)
-    lines = io.StringIO(text, newline="").readlines()
+    # A lone CR ends a line only where no LF does (old Mac files): elsewhere it would split a record unseen.
+    lines = io.StringIO(text, newline="\n" if "\n" in text else "").readlines()
     if not lines or not lines[0].strip():
         raise SourceError(f"{path}: line 1: the file is empty; a CSV file begins with the names of its columns")
-    delimiter = delimiter or _find_delimiter(lines[0])
-    columns: list[str] = []
-    kept: list[str] = []
-    numbers: list[int] = []
     malformed: list[tuple[int, str]] = []
-    for number, fields, raw in _split_rows(path, lines, delimiter):
-        if not columns:
-            columns = _check_columns(path, fields)
-            kept.append(raw)
-        elif not fields:
+    rows = _split_rows(path, lines, delimiter or _find_delimiter(lines[0]), malformed)
+    first = next(rows, None)
+    if first is None or malformed:
+        raise SourceError(f"{path}: line 1: the names of the columns can't be read: {malformed[0][1]}")
+    columns = _check_columns(path, first[1])
+    values: list[list[str]] = [[] for _ in columns]
+    numbers: list[int] = []
+    for number, fields in rows:
+        if not fields:
             continue  # an empty line is no record
-        elif len(fields) != len(columns):
+        if len(fields) != len(columns):
             malformed.append((number, f"{len(fields)} fields, the header has {len(columns)}"))
-        else:
-            numbers.append(number)
-            kept.append(raw)
-    return SourceBatch(frame=_parse(path, kept, columns, numbers, delimiter), malformed=malformed)
+            continue
+        numbers.append(number)
+        for column, value in zip(values, fields, strict=True):
+            column.append(value)
+    data = {c: pl.Series(c, v, dtype=pl.String) for c, v in zip(columns, values, strict=True)}
+    return SourceBatch(
+        frame=pl.DataFrame({**data, SOURCE_LINE: pl.Series(numbers, dtype=pl.Int64)}), malformed=malformed
+    )
 
 
-def _split_rows(path: Path, lines: list[str], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
-    """Yield each row's first line number, its fields, and its raw text."""
+def _split_rows(
+    path: Path, lines: Iterable[str], delimiter: str, malformed: list[tuple[int, str]]
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield each row's first line number and its fields; a line whose quotes are wrong goes to `malformed`.
+
+    Quotes that are wrong over several lines raise SourceError: nobody can tell where those records begin and end.
+    """
     csv.field_size_limit(sys.maxsize)
     taken = 0
-    reader = csv.reader(lines, delimiter=delimiter)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as e:
-            raise SourceError(f"{path}: line {taken + 1}: not CSV: {e}") from e
-        yield taken + 1, fields, "".join(lines[taken : reader.line_num])
+            if reader.line_num > taken + 1:
+                raise SourceError(
+                    f"{path}: lines {taken + 1} to {reader.line_num}: a quote that opens here is not closed, or not "
+                    f"where its field ends: {e}"
+                ) from e
+            malformed.append((taken + 1, f"not CSV: {e}"))
+        else:
+            yield taken + 1, fields
         taken = reader.line_num
 
 
-def _parse(path: Path, kept: list[str], columns: list[str], numbers: list[int], delimiter: str) -> pl.DataFrame:
-    if not numbers:
-        empty = {c: pl.Series(c, [], dtype=pl.String) for c in columns}
-        return pl.DataFrame({**empty, SOURCE_LINE: pl.Series([], dtype=pl.Int64)})
-    try:
-        frame = pl.read_csv("".join(kept).encode(), separator=delimiter, infer_schema=False, empty_string_is_null=False)
-    except pl.exceptions.PolarsError as e:
-        raise SourceError(f"{path}: not CSV: {e}") from e
-    if frame.height != len(numbers):
-        raise SourceError(
-            f"{path}: quoting is ambiguous: {len(numbers)} records by one reading, {frame.height} by another; "
-            "check for a quote that is not closed"
-        )
-    return frame.with_columns(pl.Series(SOURCE_LINE, numbers, dtype=pl.Int64))
-
-
 def _find_delimiter(header: str) -> str:
-    return max(_DELIMITERS, key=header.count)
-
-
-def _split_header(path: Path, line: str, delimiter: str) -> list[str]:
-    return _check_columns(path, next(csv.reader([line], delimiter=delimiter)))
+    return max(_DELIMITERS, key=_QUOTED.sub("", header).count)
 
 
 def _check_columns(path: Path, columns: list[str]) -> list[str]:

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 
-from batch_assets.core.canonical import canonical_json
 from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 from batch_assets.sources.text_file import read_text
@@ -15,7 +15,7 @@ from batch_assets.sources.text_file import read_text
 
 def read_jsonl_header(path: Path) -> tuple[str, ...] | None:
     """Return the keys of the first readable line, or None where there is none."""
-    with path.open(encoding="utf-8-sig", errors="replace") as f:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as f:
         for line in f:
             found = _parse_line(line)
             if isinstance(found, dict):
@@ -26,7 +26,7 @@ def read_jsonl_header(path: Path) -> tuple[str, ...] | None:
 def read_jsonl(path: Path, fields: Sequence[str]) -> SourceBatch:
     """Read a JSON Lines file. An object without one of `fields` is an error; null is a value.
 
-    Text stays as it is, null is null, and anything else becomes its canonical JSON text.
+    Text stays as it is, null is null, a number stays as it is written, and anything else becomes JSON text.
     """
     rows: list[dict[str, str | None]] = []
     numbers: list[int] = []
@@ -42,7 +42,7 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> SourceBatch:
         missing = [f for f in fields if f not in found]
         if missing:
             raise SourceError(f"{path}: line {number}: no field {', '.join(map(repr, missing))}")
-        rows.append({k: _as_text(v) for k, v in found.items() if k != SOURCE_LINE})
+        rows.append({k: v for k, v in found.items() if k != SOURCE_LINE})
         numbers.append(number)
     columns = dict.fromkeys(k for row in rows for k in row) or dict.fromkeys(fields)
     data = {c: pl.Series(c, [row.get(c) for row in rows], dtype=pl.String) for c in columns}
@@ -51,41 +51,64 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> SourceBatch:
     )
 
 
-def _parse_line(line: str) -> dict[str, Any] | str:
-    """Return the object on a line, or the reason why it is none."""
+def _parse_line(line: str) -> dict[str, str | None] | str:
+    """Return the object on a line, every value as text or None, or the reason why there is none."""
     try:
-        value: object = json.loads(line, parse_float=_Literal, parse_constant=_refuse_constant)
+        value: object = json.loads(
+            line,
+            parse_float=_Number,
+            parse_int=_Number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_refuse_doubled_keys,
+        )
+        if not isinstance(value, dict):
+            return f"expected an object, found {_name(value)}"
+        found = {k: _as_text(v) for k, v in cast("dict[str, object]", value).items()}
     except (ValueError, RecursionError) as e:
         return f"not JSON: {e}"
-    if not isinstance(value, dict):
-        return f"expected an object, found {type(value).__name__}"
-    found = cast("dict[str, Any]", value)
-    if any(_has_surrogate(s) for s in (line, *found, *(v for v in found.values() if isinstance(v, str)))):
+    if any(_has_surrogate(s) for s in (*found, *found.values()) if s):
         return "an unpaired surrogate, which is no text"
     return found
 
 
-class _Literal(float):
-    """A float that remembers how it was written."""
-
-    def __new__(cls, text: str) -> "_Literal":
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number as it is written: no digit is lost, and none is too many."""
 
     text: str
 
 
 def _as_text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, _Literal):
+    return value if value is None or isinstance(value, str) else _as_json(value)
+
+
+def _as_json(value: object) -> str:
+    """Return compact JSON with sorted keys, strings and numbers as they are written."""
+    if isinstance(value, _Number):
         return value.text
-    return canonical_json(value)
+    if isinstance(value, dict):
+        pairs = sorted(cast("dict[str, object]", value).items())
+        return "{" + ",".join([f"{json.dumps(k, ensure_ascii=False)}:{_as_json(v)}" for k, v in pairs]) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join([_as_json(v) for v in cast("list[object]", value)]) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _name(value: object) -> str:
+    return "a number" if isinstance(value, _Number) else type(value).__name__
 
 
 def _has_surrogate(text: str) -> bool:
     return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def _refuse_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        doubled = next(k for k, _ in pairs if k in seen or seen.add(k))
+        raise ValueError(f"the key {doubled!r} comes twice")
+    return found
 
 
 def _refuse_constant(name: str) -> object:

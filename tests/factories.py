@@ -1,0 +1,327 @@
+"""What the tests are made of: small tasks, records, works, stores and engines. Plain functions; no fixtures."""
+
+import asyncio
+import csv
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import dagster as dg
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict
+
+from batch_assets.core.attempts import RetryMode, RetryPolicy
+from batch_assets.core.canonical import digest
+from batch_assets.core.completions import Completion, Usage
+from batch_assets.core.errors import RequestFailed
+from batch_assets.core.identity import fingerprint, variant_spec
+from batch_assets.core.models import ModelEntry
+from batch_assets.core.prompts import load_prompts
+from batch_assets.core.records import Record
+from batch_assets.core.requests import Request
+from batch_assets.core.tasks import Rule, Task, Thresholds
+from batch_assets.resources import Platform, open_platform
+from batch_assets.runner.run import Runner, RunnerOptions, drive
+from batch_assets.runner.work import PartitionOutcome, PartitionWork
+from batch_assets.settings import Settings
+from batch_assets.sources.files import FileSource
+from batch_assets.store.database import Database
+from batch_assets.store.tables import attempts, results
+
+_run_numbers = itertools.count(1)
+
+
+class Answer(BaseModel):
+    """What the tests' task wants of a record."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    label: Literal["a", "b", "c"]
+    score: int
+
+
+GOOD = '{"label":"a","score":1}'
+"""An answer that the tests' task accepts."""
+
+BAD = '{"label":"z","score":1}'
+"""An answer that it refuses: invalid/schema."""
+
+
+def refuse_a(answer: Answer) -> str | None:
+    """A rule that GOOD breaks."""
+    return "a is not wanted" if answer.label == "a" else None
+
+
+# Tasks
+
+
+def write_prompt(folder: Path, prompt_ver: str, body: str, *, system: str = "Answer.") -> Path:
+    """Write one prompt file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{prompt_ver}.md"
+    path.write_text(f"---\ndescription: {prompt_ver}\nsystem: {system}\n---\n{body}\n", encoding="utf-8")
+    return path
+
+
+def make_model(model_id: str = "m1", **fields: Any) -> ModelEntry:
+    """Return an entry of the fake engine."""
+    return ModelEntry.model_validate({"model_id": model_id, "weights": "none", "engine": "fake", **fields})
+
+
+def make_task(
+    folder: Path,
+    *,
+    prompts: Mapping[str, str] | Sequence[str] = ("v1",),
+    models: Sequence[str | ModelEntry] = ("m1",),
+    output: type[BaseModel] = Answer,
+    rules: Sequence[Rule] = (),
+    name: str = "t",
+    max_attempts: int = 3,
+    **fields: Any,
+) -> Task:
+    """Return a task whose prompt files lie in `folder`. A prompt's body is `<prompt_ver>: {{ text }}` by default.
+
+    Retries wait for nothing. Files of prompt versions that are not named are removed.
+    """
+    bodies = prompts if isinstance(prompts, Mapping) else {v: f"{v}: {{{{ text }}}}" for v in prompts}
+    for old in folder.glob("*.md"):
+        old.unlink()
+    for prompt_ver, body in bodies.items():
+        write_prompt(folder, prompt_ver, body)
+    entries = [make_model(m) if isinstance(m, str) else m for m in models]
+    return Task(
+        name=name,
+        output=output,
+        prompts=load_prompts(folder, output),
+        models={e.model_id: e for e in entries},
+        rules=tuple(rules),
+        retry=RetryPolicy(max_attempts=max_attempts, base_s=0, cap_s=0),
+        thresholds=fields.pop("thresholds", Thresholds()),
+        **fields,
+    )
+
+
+# Records and works
+
+
+def make_records(texts: Mapping[str, str | None] | Iterable[str]) -> list[Record]:
+    """Return records, by item_id; of ids alone, each with its own text."""
+    found = texts if isinstance(texts, Mapping) else {i: f"text of {i}" for i in texts}
+    return [Record(item_id=i, fields={"text": text}) for i, text in found.items()]
+
+
+def make_ids(count: int, prefix: str = "r") -> list[str]:
+    """Return item_ids that sort in their order."""
+    return [f"{prefix}{n:04d}" for n in range(count)]
+
+
+def make_work(
+    task: Task, batch: str, records: Sequence[Record], variant: str | None = None, *, chunk: int = 50
+) -> PartitionWork:
+    """Return the work on one output partition; of the task's first variant by default."""
+    chosen = task.variants[variant] if variant else next(iter(task.variants.values()))
+    spec = variant_spec(task, chosen, chosen.model.revision)
+    content = digest([[r.item_id, dict(r.fields)] for r in records])
+
+    def read() -> Iterator[Sequence[Record]]:
+        return (records[n : n + chunk] for n in range(0, len(records), chunk))
+
+    return PartitionWork(
+        task=task,
+        variant=chosen,
+        spec=spec,
+        batch=batch,
+        fingerprint=fingerprint(content, spec),
+        parts={"source": content, **spec.parts},
+        read=read,
+    )
+
+
+def make_runner(
+    database: Database,
+    engine: "ScriptedEngine",
+    *,
+    retry: RetryMode = RetryMode.NONE,
+    max_in_flight: int = 8,
+    run_id: str | None = None,
+    **options: Any,
+) -> Runner:
+    """Return a runner that commits often and waits for nothing."""
+    return Runner(
+        database,
+        engine,
+        RunnerOptions(max_in_flight=max_in_flight, group_s=0.0, **options),
+        run_id=run_id or f"run-{next(_run_numbers)}",
+        retry=retry,
+    )
+
+
+def run_works(
+    database: Database, engine: "ScriptedEngine", *works: PartitionWork, **options: Any
+) -> list[PartitionOutcome]:
+    """Bring partitions up to date with an engine, in one run."""
+    return list(drive(make_runner(database, engine, **options), works))
+
+
+def load_rows(database: Database, prompt_ver: str = "v1", model_id: str = "m1") -> dict[str, sa.RowMapping]:
+    """Return a variant's result rows by item_id."""
+    c = results.c
+    with database.read() as connection:
+        query = sa.select(results).where(c.prompt_ver == prompt_ver, c.model_id == model_id).order_by(c.item_id)
+        return {row["item_id"]: row for row in connection.execute(query).mappings()}
+
+
+def load_statuses(database: Database, prompt_ver: str = "v1", model_id: str = "m1") -> dict[str, str]:
+    """Return `status`, or `status/error_kind`, by item_id."""
+    rows = load_rows(database, prompt_ver, model_id).values()
+    return {r["item_id"]: r["status"] + (f"/{r['error_kind']}" if r["error_kind"] else "") for r in rows}
+
+
+def load_tries(database: Database, item_id: str | None = None) -> list[sa.RowMapping]:
+    """Return attempts, oldest first."""
+    query = sa.select(attempts).order_by(attempts.c.attempt_id)
+    if item_id is not None:
+        query = query.where(attempts.c.item_id == item_id)
+    with database.read() as connection:
+        return list(connection.execute(query).mappings())
+
+
+def load_open_claims(database: Database) -> list[str]:
+    """Return the item_ids of claims without an end: the deaths."""
+    return [t["item_id"] for t in load_tries(database) if t["ended_at"] is None]
+
+
+# Sources and platforms
+
+
+def write_csv(folder: Path, batch: str, texts: Mapping[str, str] | Iterable[str]) -> Path:
+    """Write the file of a batch: item_id and text."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{batch}.csv"
+    with path.open("w", encoding="utf-8", newline="") as f:
+        writer = csv.writer(f)
+        writer.writerow(["item_id", "text"])
+        writer.writerows([r.item_id, r.fields["text"]] for r in make_records(texts))
+    return path
+
+
+def make_source(folder: Path) -> FileSource:
+    """Return the source of the CSV files in a folder."""
+    return FileSource("*.csv").bind(folder)
+
+
+def make_platform(home: Path, store_url: str = "") -> Platform:
+    """Open a platform whose state lies in `home`; the store too, unless a URL says where."""
+    return open_platform(Settings(home=home, db_url=store_url, cache_dir=home / "cache"))
+
+
+def make_instance(folder: Path) -> dg.DagsterInstance:
+    """Return a Dagster instance whose state lies in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return dg.DagsterInstance.local_temp(str(folder))
+
+
+# Engines
+
+
+class Hang:
+    """A step of a script: the request stays in flight until `engine.release()`, then gives GOOD."""
+
+
+Step = str | Completion | BaseException | Hang
+Script = Mapping[str, Sequence[Step] | Step]
+
+
+class ScriptedEngine:
+    """An engine that does what its script says, by the text of the record that a request carries.
+
+    Each request for a text takes the next step of that text's script; the last step repeats. A text without a script
+    gets `default`. A step is an answer (text or Completion), an error to raise, or Hang.
+    """
+
+    def __init__(self, script: Script | None = None, *, default: Step = GOOD, latency_s: float = 0.0) -> None:
+        self._script = {k: deque(v if isinstance(v, list | tuple) else [v]) for k, v in (script or {}).items()}
+        self._default = default
+        self._latency_s = latency_s
+        self._released: asyncio.Event | None = None
+        self.opened = 0
+        self.closed = 0
+        self.asked: list[str] = []
+        """The texts in the order of their requests."""
+        self.keys: Counter[str] = Counter()
+        """Requests by request_key."""
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.seen_with: dict[str, int] = {}
+        """By text: how many requests were in flight, this one among them, when it was last sent."""
+        self.on_request: Callable[[str], None] = lambda _text: None
+        """Called with each request's text once it is in flight; may do anything, from the loop's thread."""
+
+    async def open(self) -> None:
+        """Count the start."""
+        self.opened += 1
+        self._released = asyncio.Event()
+
+    async def complete(self, request: Request) -> Completion:
+        """Take the next step of the script."""
+        text = find_text(request)
+        self.asked.append(text)
+        self.keys[request.request_key] += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        self.seen_with[text] = self.in_flight
+        try:
+            self.on_request(text)
+            await asyncio.sleep(self._latency_s)
+            return await self._do(self._next_step(text))
+        finally:
+            self.in_flight -= 1
+
+    async def close(self) -> None:
+        """Count the end."""
+        self.closed += 1
+
+    def release(self) -> None:
+        """Let all hanging requests go on. To be called from the loop's thread."""
+        assert self._released is not None
+        self._released.set()
+
+    def _next_step(self, text: str) -> Step:
+        steps = self._script.get(text)
+        if steps is None:
+            return self._default
+        return steps.popleft() if len(steps) > 1 else steps[0]
+
+    async def _do(self, step: Step) -> Completion:
+        if isinstance(step, Hang):
+            assert self._released is not None
+            await self._released.wait()
+            step = GOOD
+        if isinstance(step, BaseException):
+            raise step
+        if isinstance(step, Completion):
+            return step
+        return make_completion(step)
+
+
+def find_text(request: Request) -> str:
+    """Return the record's text that a request carries: what follows the first `: ` of its last turn."""
+    return request.messages[-1].content.split(": ", 1)[-1]
+
+
+def make_completion(text: str = GOOD, finish_reason: str | None = "stop", **fields: Any) -> Completion:
+    """Return an answer with plausible figures."""
+    usage = fields.pop("usage", Usage(prompt_tokens=10, completion_tokens=5))
+    return Completion(text=text, finish_reason=finish_reason, usage=usage, latency_s=0.01, **fields)
+
+
+def pass_later(kind: str = "timeout") -> RequestFailed:
+    """Return a failure that the same request may not meet again."""
+    return RequestFailed(kind, f"{kind}, for now", is_passing=True)
+
+
+def fail_for_good(kind: str = "context_length") -> RequestFailed:
+    """Return a failure that the same request meets again."""
+    return RequestFailed(kind, f"{kind}, for good", is_passing=False)
