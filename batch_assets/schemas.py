@@ -38,7 +38,7 @@ def validated_results_schema(output: type[BaseModel]) -> pa.DataFrameSchema:
 
 
 def answer_columns(output: type[BaseModel]) -> dict[str, type[pl.DataType]]:
-    """Return the columns that an answer becomes, `out_<field>`: text, integer, number, boolean; all else is JSON text."""
+    """Return the columns that an answer becomes, `out_<field>`: text, integer, number, boolean; else JSON text."""
     schema = output.model_json_schema()
     properties: dict[str, dict[str, object]] = schema.get("properties", {})
     return {OUTPUT_PREFIX + name: _dtype(spec) for name, spec in properties.items()}

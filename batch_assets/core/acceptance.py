@@ -1,6 +1,9 @@
 """`accept`: the one judge of an answer. Pure: the same completion and task give the same verdict, anywhere."""
 
 import json
+import math
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,6 +12,8 @@ from pydantic import ValidationError
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.completions import Completion
 from batch_assets.core.tasks import Task
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +44,15 @@ def accept(completion: Completion, task: Task) -> Verdict:
         first = e.errors(include_input=False, include_url=False)
         words = "; ".join(f"{'.'.join(map(str, d['loc'])) or 'answer'}: {d['msg']}" for d in first[:3])
         return _refuse(ErrorKind.SCHEMA, words)
+    # By alias, as the output schema and the columns of validated_results name the fields.
+    payload = answer.model_dump(mode="json", by_alias=True)
+    if any(not _is_sized(v) for v in _walk(payload)):
+        return _refuse(ErrorKind.SCHEMA, "a number of more than 64 bits, which no column keeps")
     for rule in task.rules:
         problem = rule(answer)
         if problem is not None:
             return _refuse(ErrorKind.RULE, f"{rule.__name__}: {problem}")
-    return Verdict(status=Status.OK, payload=answer.model_dump(mode="json"))
+    return Verdict(status=Status.OK, payload=payload)
 
 
 def _refuse(kind: ErrorKind, words: str) -> Verdict:
@@ -69,11 +78,14 @@ def _check_json(text: str) -> Verdict | None:
         value: object = json.loads(text, object_pairs_hook=_refuse_doubled_keys, parse_constant=_refuse_constant)
     except _DoubledKeyError as e:
         return _refuse(ErrorKind.DOUBLED_KEY, f"the key {e} comes twice")
-    except (ValueError, RecursionError) as e:
+    except RecursionError:
+        # Pydantic's own limit refuses this too, as SCHEMA; ours depends on how deep the caller stands.
+        return _refuse(ErrorKind.SCHEMA, "answer: nested too deeply")
+    except ValueError as e:
         return _refuse(ErrorKind.NOT_JSON, f"not JSON: {e}")
     if not isinstance(value, dict):
         return _refuse(ErrorKind.NOT_OBJECT, f"expected an object, found {type(value).__name__}")
-    if not _is_storable(cast("dict[str, object]", value)):
+    if any(isinstance(v, str) and _UNSTORABLE.search(v) for v in _walk(cast("object", value))):
         return _refuse(ErrorKind.CONTROL_CHARACTERS, "a NUL or an unpaired surrogate, which no database keeps")
     return None
 
@@ -93,6 +105,25 @@ def _refuse_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def _is_storable(value: dict[str, object]) -> bool:
-    text = json.dumps(value, ensure_ascii=False)
-    return "\\u0000" not in text and not any("\ud800" <= c <= "\udfff" for c in text if ord(c) > 0xD7FF)
+def _walk(value: object) -> Iterator[object]:
+    """Yield every key and plain value in `value`, at any depth."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            waiting += cast("dict[str, object]", found).keys()
+            waiting += cast("dict[str, object]", found).values()
+        elif isinstance(found, list):
+            waiting += cast("list[object]", found)
+        else:
+            yield found
+
+
+def _is_sized(value: object) -> bool:
+    match value:
+        case int():
+            return -(2**63) <= value < 2**63
+        case float():
+            return math.isfinite(value)
+        case _:
+            return True

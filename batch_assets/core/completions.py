@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Tokens of one attempt. None means unknown, never 0. `cached_tokens` is the part of the prompt served from cache."""
+    """Tokens of one attempt. None means unknown, never 0. `cached_tokens` is the prompt's part that a cache held."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import cast
 
 from batch_assets.core.canonical import digest
 from batch_assets.core.prompts import Message
@@ -26,7 +27,7 @@ def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantS
     """Return the identity of one variant; `revision` is that of the weights as they were found."""
     parts = {
         "prompt": digest(variant.prompt.text()),
-        "output schema": digest(task.output_schema),
+        "output schema": digest(_keep_order(task.output_schema)),
         "sampling": digest(variant.model.sampling.model_dump(mode="json")),
         "model": digest(variant.model.identity(revision)),
     }
@@ -49,6 +50,19 @@ def request_key(messages: tuple[Message, ...], spec: VariantSpec) -> str:
             "version_of_keys": KEY_VERSION,
         }
     )
+
+
+def _keep_order(schema: object) -> object:
+    """Return a JSON schema whose properties are pairs: guided decoding writes them in their order, so it counts."""
+    if isinstance(schema, list):
+        return [_keep_order(v) for v in cast("list[object]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {k: _keep_order(v) for k, v in cast("dict[str, object]", schema).items()}
+    properties = cast("dict[str, object]", schema).get("properties")
+    if isinstance(properties, dict):
+        kept["properties"] = [[k, _keep_order(v)] for k, v in cast("dict[str, object]", properties).items()]
+    return kept
 
 
 def fingerprint(batch_content: str, spec: VariantSpec) -> str:

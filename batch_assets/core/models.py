@@ -1,14 +1,14 @@
-"""Entries of `models.yaml`: which weights, on which engine, sampled how, at what price. Opening one is engines/'s work."""
+"""Entries of `models.yaml`: which weights, on which engine, sampled how, at what price. Opening one is for engines/."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.names import check_key
+from batch_assets.core.yaml_text import load_yaml
 
 # What can't change an answer, or what the operator vouches for. Everything else of an entry is part of its identity.
 NOT_IDENTITY: Mapping[str, str] = {
@@ -68,19 +68,21 @@ class ModelEntry(BaseModel):
 
     def identity(self, revision: str | None) -> dict[str, object]:
         """Return all of the entry that can change an answer, with the revision that was found for its weights."""
-        kept = {k: v for k, v in self.model_dump(mode="json").items() if k not in NOT_IDENTITY}
-        args = {k: v for k, v in self.engine_args.items() if k not in ENGINE_ARGS_NOT_IDENTITY}
+        entry = self.model_dump(mode="json")
+        kept = {k: v for k, v in entry.items() if k not in NOT_IDENTITY}
+        args = {k: v for k, v in entry["engine_args"].items() if k not in ENGINE_ARGS_NOT_IDENTITY}
         return {**kept, "engine_args": args, "revision": revision}
 
 
 def load_models(path: Path) -> dict[str, ModelEntry]:
     """Read `models.yaml`: a mapping of model_id to entry. ConfigError names the file, the entry and the field."""
     try:
-        raw: object = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as e:
         raise ConfigError(f"{path}: no such file; it lists the models by name") from e
-    except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: not YAML: {e}") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: can't be read: {e}") from e
+    raw = load_yaml(text, f"{path}:")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping of model_id to entry")
     return {str(k): _load_entry(path, str(k), v) for k, v in cast("dict[object, object]", raw).items()}

@@ -27,9 +27,10 @@ def check_task_name(name: str) -> str:
 
 
 def variant_key(prompt_ver: str, model_id: str) -> str:
-    """Return `<prompt_ver>--<model_id>`, the key of a variant; ConfigError where the two could be told apart no more."""
+    """Return `<prompt_ver>--<model_id>`, the key of a variant; ConfigError where nobody could tell the two apart."""
     for what, part in (("prompt version", prompt_ver), ("model", model_id)):
         check_key(part, what)
-        if VARIANT_SEPARATOR in part:
-            raise ConfigError(f"{what} {part!r}: {VARIANT_SEPARATOR!r} separates prompt and model, so no name holds it")
+        if VARIANT_SEPARATOR in part or part.endswith("-"):
+            words = f"{VARIANT_SEPARATOR!r} separates prompt and model, so no name holds it or ends in '-'"
+            raise ConfigError(f"{what} {part!r}: {words}")
     return check_key(f"{prompt_ver}{VARIANT_SEPARATOR}{model_id}", "variant")

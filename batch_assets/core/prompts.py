@@ -1,13 +1,12 @@
 """Prompt files: Markdown with front matter and a Jinja body. A record's text is data here, never a template."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from jinja2 import StrictUndefined, Template, TemplateError, meta
+from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,9 +14,12 @@ from batch_assets.core.canonical import canonical_json
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.names import check_key
 from batch_assets.core.records import Record
+from batch_assets.core.yaml_text import load_yaml
 
 _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*\r?\n(.*)\Z", re.DOTALL)
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
+# Jinja's own names (`range`, `dict`, `lipsum`, …) would hide a field that is called the same from `input_hash`.
+_ENVIRONMENT.globals.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Prompt:
     opening: tuple[Message, ...]
 
     def render(self, record: Record) -> tuple[Message, ...]:
-        """Return the chat for one record: system, examples, then the record's turn."""
+        """Return the chat for one record: system, examples, then the record's turn. Raises jinja2's TemplateError."""
         return (*self.opening, Message("user", _render(self.template, record.fields)))
 
     def text(self) -> dict[str, object]:
@@ -82,21 +84,25 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
     Examples are checked here: their inputs against the body's fields, their outputs against the task's output model.
     """
     check_key(path.stem, f"{path}: prompt version")
-    match = _FRONT_MATTER.match(path.read_text(encoding="utf-8-sig"))
+    try:
+        match = _FRONT_MATTER.match(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{path}: can't be read: {e}") from e
     if not match:
         raise ConfigError(f"{path}: expected front matter between two lines of ---, then the prompt")
+    raw = load_yaml(match[1], f"{path}: front matter is")
     try:
-        head = FrontMatter.model_validate(yaml.safe_load(match[1]))
+        head = FrontMatter.model_validate(raw)
         body = match[2].strip()
         tree = _ENVIRONMENT.parse(body)
         template = _ENVIRONMENT.from_string(body)
     except ValidationError as e:
         problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
         raise ConfigError(f"{path}: front matter: {problems}") from e
-    except yaml.YAMLError as e:
-        raise ConfigError(f"{path}: front matter is not YAML: {e}") from e
-    except TemplateError as e:
+    except (TemplateError, RecursionError) as e:
         raise ConfigError(f"{path}: the body is not a valid template: {e}") from e
+    if any(True for _ in meta.find_referenced_templates(tree)):
+        raise ConfigError(f"{path}: the body includes or extends another template; a prompt is one file")
     fields = tuple(sorted(meta.find_undeclared_variables(tree)))
     if not fields:
         raise ConfigError(f"{path}: the body uses no field of the record; write one as {{{{ text }}}}")
@@ -116,19 +122,35 @@ def check_fields(prompt: Prompt, columns: tuple[str, ...]) -> None:
 def _render_opening(
     path: Path, head: FrontMatter, template: Template, fields: tuple[str, ...], output: type[BaseModel]
 ) -> tuple[Message, ...]:
+    order = list(output.model_json_schema().get("properties", {}))
     turns = [Message("system", head.system.strip())] if head.system else []
     for n, example in enumerate(head.examples, start=1):
         if set(example.input) != set(fields):
             raise ConfigError(f"{path}: example {n}: input has {sorted(example.input)}, the body uses {list(fields)}")
         try:
-            output.model_validate(example.output, strict=False)
+            answer = _as_answer(example.output, order)
+            output.model_validate_json(answer, strict=True)  # as `accept` does with an answer
+            turns.append(Message("user", _render(template, example.input)))
         except ValidationError as e:
             problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
             raise ConfigError(f"{path}: example {n}: output: {problems}") from e
-        turns.append(Message("user", _render(template, example.input)))
-        turns.append(Message("assistant", canonical_json(example.output)))
+        except (TypeError, ValueError) as e:
+            raise ConfigError(f"{path}: example {n}: output: not JSON ({e}); put a date in quotes") from e
+        except TemplateError as e:
+            raise ConfigError(f"{path}: example {n}: input: can't be rendered: {e}") from e
+        turns.append(Message("assistant", answer))
     return tuple(turns)
 
 
+def _as_answer(output: Mapping[str, Any], order: Sequence[str]) -> str:
+    """Return an example's output as JSON, its keys in the schema's order: that in which guided decoding writes them."""
+    keys = sorted(output, key=lambda k: (order.index(k) if k in order else len(order), k))
+    return "{" + ",".join(f"{canonical_json(k)}:{canonical_json(output[k])}" for k in keys) + "}"
+
+
 def _render(template: Template, fields: Mapping[str, str | None]) -> str:
-    return template.render({k: "" if v is None else v for k, v in fields.items()})
+    """Render the body. Raises TemplateError, whatever went wrong: a record that can't be rendered stops no run."""
+    try:
+        return template.render({k: "" if v is None else v for k, v in fields.items()})
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+        raise TemplateRuntimeError(f"{type(e).__name__}: {e}") from e

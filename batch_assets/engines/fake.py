@@ -10,11 +10,12 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batch_assets.core.completions import Completion, Usage
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, EngineDead
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
 Share = Annotated[float, Field(ge=0, le=1)]
+_HH_MM = "^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
 class FakeArgs(BaseModel):
@@ -32,15 +33,19 @@ class FakeEngine:
 
     def __init__(self, args: FakeArgs) -> None:
         self._args = args
+        self._is_open = False
         self.opened = 0
         self.completed = 0
 
     async def open(self) -> None:
         """Count the start; there is nothing to start."""
+        self._is_open = True
         self.opened += 1
 
     async def complete(self, request: Request) -> Completion:
         """Make an answer up."""
+        if not self._is_open:
+            raise EngineDead("complete() before open() or after close()")
         started = time.monotonic()
         if self._args.latency_s:
             await asyncio.sleep(self._args.latency_s)
@@ -57,7 +62,8 @@ class FakeEngine:
         )
 
     async def close(self) -> None:
-        """Do nothing; there is nothing to free."""
+        """Answer no more; there is nothing to free."""
+        self._is_open = False
 
 
 def build_fake(entry: ModelEntry) -> FakeEngine:
@@ -70,7 +76,10 @@ def build_fake(entry: ModelEntry) -> FakeEngine:
 
 
 def make_value(schema: Mapping[str, object], root: Mapping[str, object], rng: random.Random) -> object:
-    """Return a value that fits the JSON schemas that pydantic writes for plain models."""
+    """Return a value that fits the JSON schemas that pydantic writes for plain models.
+
+    Of patterns it knows the one for HH:MM; a text with another one gets a value that may not fit.
+    """
     spec = cast("dict[str, Any]", schema)
     if "$ref" in spec:
         name = str(spec["$ref"]).rsplit("/", 1)[-1]
@@ -79,28 +88,76 @@ def make_value(schema: Mapping[str, object], root: Mapping[str, object], rng: ra
         return spec["const"]
     if "enum" in spec:
         return rng.choice(spec["enum"])
-    if "anyOf" in spec:
-        return make_value(rng.choice(spec["anyOf"]), root, rng)
+    for choice in ("anyOf", "oneOf"):
+        if choice in spec:
+            options: list[dict[str, Any]] = spec[choice]
+            plain = [o for o in options if o.get("pattern") in (None, _HH_MM)]
+            return make_value(rng.choice(plain or options), root, rng)
     match spec.get("type"):
         case "object":
-            properties = cast("dict[str, Any]", spec.get("properties", {}))
-            return {name: make_value(inner, root, rng) for name, inner in properties.items()}
+            return _make_object(spec, root, rng)
         case "array":
-            count = rng.randint(spec.get("minItems", 0), max(spec.get("minItems", 0), spec.get("maxItems", 2)))
-            return [make_value(spec["items"], root, rng) for _ in range(count)]
+            return _make_array(spec, root, rng)
         case "boolean":
             return rng.random() < 0.5
         case "integer":
-            return rng.randint(int(spec.get("minimum", 0)), int(spec.get("maximum", 9)))
+            step = int(spec.get("multipleOf", 1))
+            low, high = _find_bounds(spec, 0, 9 * step, 1)
+            return step * rng.randint(-(-int(low) // step), int(high) // step)
         case "number":
-            return round(rng.uniform(spec.get("minimum", 0.0), spec.get("maximum", 1.0)), 3)
+            low, high = _find_bounds(spec, 0.0, 1.0, 0.0)
+            value = rng.uniform(low, high)
+            return round(value, 3) if low < round(value, 3) < high else value
         case "null":
             return None
         case _:
             return _make_text(spec, rng)
 
 
+def _make_object(spec: Mapping[str, Any], root: Mapping[str, object], rng: random.Random) -> dict[str, object]:
+    properties: dict[str, Any] = spec.get("properties", {})
+    if not properties and isinstance(spec.get("additionalProperties"), dict):
+        return {"fake": make_value(spec["additionalProperties"], root, rng)}
+    return {name: make_value(inner, root, rng) for name, inner in properties.items()}
+
+
+def _make_array(spec: Mapping[str, Any], root: Mapping[str, object], rng: random.Random) -> list[object]:
+    if "prefixItems" in spec:
+        return [make_value(inner, root, rng) for inner in spec["prefixItems"]]
+    least = int(spec.get("minItems", 0))
+    most = int(spec.get("maxItems", least + 2))
+    found: list[object] = []
+    for _ in range(rng.randint(least, most) * (10 if spec.get("uniqueItems") else 1)):
+        value = make_value(spec.get("items", {}), root, rng)
+        if not spec.get("uniqueItems") or (value not in found and len(found) < most):
+            found.append(value)
+    return found
+
+
+def _find_bounds(spec: Mapping[str, Any], low: float, high: float, step: float) -> tuple[float, float]:
+    """Return the least and the greatest value that a number may have; where one is open, not far from the other."""
+    span = high - low
+    least = spec.get("minimum", spec["exclusiveMinimum"] + step if "exclusiveMinimum" in spec else None)
+    most = spec.get("maximum", spec["exclusiveMaximum"] - step if "exclusiveMaximum" in spec else None)
+    if least is None:
+        least = low if most is None or most > low else most - span
+    if most is None:
+        most = high if least < high else least + span
+    return least, most
+
+
 def _make_text(spec: Mapping[str, Any], rng: random.Random) -> str:
-    if spec.get("pattern") == "^([01][0-9]|2[0-3]):[0-5][0-9]$":
+    if spec.get("pattern") == _HH_MM:
         return f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
-    return "fake"[: spec.get("maxLength", 4)]
+    day = f"2026-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
+    match spec.get("format"):
+        case "date":
+            return day
+        case "date-time":
+            return f"{day}T12:00:00Z"
+        case "time":
+            return "12:00:00"
+        case "uuid":
+            return f"00000000-0000-4000-8000-{rng.randrange(16**12):012x}"
+        case _:
+            return "fake".ljust(spec.get("minLength", 0), "e")[: spec.get("maxLength")]

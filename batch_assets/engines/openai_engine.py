@@ -15,6 +15,11 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
 _STOPS_THE_RUN = {401: "the key was refused", 402: "the account has no credit", 403: "the key may not do this"}
+_NO_SUCH_ADDRESS = {404, 405}  # 405: a redirect has made a GET of our POST
+# By code (OpenAI), by param (vLLM, which counts characters before it counts tokens), by type (llama.cpp).
+_TOO_LONG = {"context_length_exceeded", "input_tokens", "input_text", "exceed_context_size_error"}
+_LONGEST_WAIT_S = 3600.0
+"""The cap on Retry-After: a server that is away for longer leaves error rows, not a run that sleeps for days."""
 
 
 class OpenAIEngine:
@@ -24,17 +29,19 @@ class OpenAIEngine:
         self._entry = entry
         self._base_url = (entry.base_url or "").rstrip("/")
         self._session: aiohttp.ClientSession | None = None
+        self._key = ""
 
     async def open(self) -> None:
         """Connect and ask for the list of models, so that a wrong address or key costs no record."""
         headers: dict[str, str] = {}
         if self._entry.api_key_env:
-            key = os.environ.get(self._entry.api_key_env)
-            if not key:
+            self._key = os.environ.get(self._entry.api_key_env, "").strip()
+            if not self._key or not self._key.isprintable():
+                problem = "holds a control character" if self._key else "is not set"
                 raise ConfigError(
-                    f"{self._entry.model_id}: the environment variable {self._entry.api_key_env} is not set"
+                    f"{self._entry.model_id}: the environment variable {self._entry.api_key_env} {problem}"
                 )
-            headers["Authorization"] = f"Bearer {key}"
+            headers["Authorization"] = f"Bearer {self._key}"
         self._session = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=self._entry.timeout_s),
@@ -55,13 +62,13 @@ class OpenAIEngine:
         try:
             async with self._session.post(f"{self._base_url}/chat/completions", json=self._body(request)) as response:
                 if response.status != 200:
-                    raise await _translate_status(response)
+                    raise await _translate_status(response, self._key)
                 body: object = await response.json(content_type=None)
         except TimeoutError as e:
             raise RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True) from e
         except aiohttp.ClientError as e:
             raise RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True) from e
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise RequestFailed(ErrorKind.BAD_RESPONSE, "the server's answer is not JSON", is_passing=True) from e
         return _read_completion(body, time.monotonic() - started)
 
@@ -91,13 +98,14 @@ class OpenAIEngine:
         return body
 
 
-async def _translate_status(response: aiohttp.ClientResponse) -> RequestFailed | EngineDead:
+async def _translate_status(response: aiohttp.ClientResponse, secret: str) -> RequestFailed | EngineDead:
     status = response.status
     if status in _STOPS_THE_RUN:
         return EngineDead(f"HTTP {status}: {_STOPS_THE_RUN[status]}")
-    if status == 404:
-        return EngineDead("HTTP 404: no such model or address: check weights and base_url in models.yaml")
-    message, code = _read_error(await response.read())
+    if status in _NO_SUCH_ADDRESS:
+        return EngineDead(f"HTTP {status}: no such model or address: check weights and base_url in models.yaml")
+    message, names = _read_error(await response.read())
+    message = message.replace(secret, "***") if secret else message
     words = f"HTTP {status}: {message}"[:300]
     if status == 429:
         after = _read_retry_after(response.headers.get("Retry-After"))
@@ -107,32 +115,37 @@ async def _translate_status(response: aiohttp.ClientResponse) -> RequestFailed |
     if status >= 500:
         after = _read_retry_after(response.headers.get("Retry-After"))
         return RequestFailed(ErrorKind.SERVER_ERROR, words, is_passing=True, retry_after_s=after)
-    if code in {"context_length_exceeded", "input_tokens"}:
+    if status < 400:
+        return RequestFailed(ErrorKind.BAD_RESPONSE, words, is_passing=True)
+    if "content_filter" in names:
+        return RequestFailed(ErrorKind.REFUSED, words, is_passing=False)
+    if names & _TOO_LONG:
         return RequestFailed(ErrorKind.CONTEXT_LENGTH, words, is_passing=False)
     return RequestFailed(ErrorKind.BAD_REQUEST, words, is_passing=False)
 
 
-def _read_error(data: bytes) -> tuple[str, str | None]:
-    """Return the server's words and its code (OpenAI) or parameter (vLLM), as far as the body is what it should be."""
+def _read_error(data: bytes) -> tuple[str, set[str]]:
+    """Return the server's words and the names that it gives the error, as far as the body is what it should be."""
     try:
         body: object = json.loads(data)
-    except ValueError:
-        return "an answer that is not JSON", None
+    except (ValueError, RecursionError):
+        return "an answer that is not JSON", set()
     found: object = cast("dict[str, Any]", body).get("error", body) if isinstance(body, dict) else {}
     error = cast("dict[str, Any]", found) if isinstance(found, dict) else {"message": str(found)}
-    code = error.get("code") if isinstance(error.get("code"), str) else error.get("param")
-    return str(error.get("message", "no message")), str(code) if code else None
+    names = {name for name in map(error.get, ("code", "param", "type")) if isinstance(name, str)}
+    return str(error.get("message", "no message")), names
 
 
 def _read_retry_after(value: str | None) -> float | None:
-    """Read Retry-After, seconds or a date (RFC 9110, section 10.2.3); None where it is neither."""
+    """Read Retry-After, seconds or a date (RFC 9110, section 10.2.3), up to the cap; None where it is neither."""
     if not value:
         return None
-    if value.strip().isdigit():
-        return float(value)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        if value.strip().isdecimal():
+            return min(float(value), _LONGEST_WAIT_S)
+        wait_s = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        return min(max(0.0, wait_s), _LONGEST_WAIT_S)
+    except (ValueError, OverflowError):
         return None
 
 

@@ -50,8 +50,12 @@ def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
 
 
 def hash_folder(folder: Path, cache_dir: Path) -> str:
-    """Return a hash of a folder's files: names and contents. Kept in the cache by their sizes and times."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
+    """Return a hash of a folder's files: names and contents. Kept in the cache by their sizes and times.
+
+    What is hidden is left out, folders too: `.cache/huggingface` says when a file was loaded, not what is in it.
+    """
+    found = (p for p in folder.rglob("*") if p.is_file())
+    files = sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
     if not files:
         raise ConfigError(f"{folder}: no files: the folder of a model is expected")
     stamp = [[str(p.relative_to(folder)), p.stat().st_size, p.stat().st_mtime_ns] for p in files]

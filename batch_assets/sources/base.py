@@ -36,8 +36,12 @@ class SourceBatch:
 
     @property
     def source_hash(self) -> str:
-        """24 hex digits over all rows and set-aside lines; where a record stands in the file doesn't matter."""
-        content = hashlib.sha256(self.frame.drop(SOURCE_LINE).write_ndjson().encode("utf-8", "surrogatepass"))
+        """24 hex digits over all rows, and the set-aside lines with their numbers.
+
+        Where a record stands in the file doesn't matter.
+        """
+        rows = self.frame.drop(SOURCE_LINE).sort(ITEM_ID)
+        content = hashlib.sha256(rows.write_ndjson().encode("utf-8", "surrogatepass"))
         content.update(canonical_json([list(m) for m in self.malformed]).encode("utf-8", "surrogatepass"))
         return content.hexdigest()[:DIGEST_HEX_DIGITS]
 

@@ -1,10 +1,10 @@
 """Files by pattern, a batch per file: CSV, JSON Lines and Parquet. Every field is read as text: `007` stays `007`."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
 
 _SHOWN = 5
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,13 @@ class FileSource:
     key: str = ITEM_ID
     delimiter: str | None = None
     folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no file can have."""
+        if self.key == SOURCE_LINE:
+            raise ConfigError(f"source {self.pattern!r}: key: {SOURCE_LINE!r} is the line that a record was found in")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise ConfigError(f"source {self.pattern!r}: delimiter {self.delimiter!r}: it is one character, no quote")
 
     def bind(self, folder: Path) -> Self:
         """Take the pattern from `folder`."""
@@ -47,15 +55,15 @@ class FileSource:
 
     def columns(self) -> tuple[str, ...] | None:
         """Return the columns of the first file, the id among them."""
-        for path in self._paths():
-            match _kind(path):
-                case "csv":
-                    return read_csv_header(path, self.delimiter)
-                case "jsonl":
-                    return read_jsonl_header(path)
-                case _:
-                    return read_parquet_header(path)
-        return None
+        path = next(iter(self._paths()), None)
+        if path is None:
+            return None
+        readers: dict[str, Callable[[], tuple[str, ...] | None]] = {
+            "csv": lambda: read_csv_header(path, self.delimiter),
+            "jsonl": lambda: read_jsonl_header(path),
+            "parquet": lambda: read_parquet_header(path),
+        }
+        return _read(path, readers)
 
     def read(self, ref: BatchRef, fields: Sequence[str]) -> SourceBatch:
         """Read one file. Raises SourceError: unreadable, no such column, or an id missing, blank or doubled."""
@@ -65,15 +73,12 @@ class FileSource:
             "jsonl": lambda: read_jsonl(path, [self.key, *fields]),
             "parquet": lambda: read_parquet(path),
         }
-        try:
-            found = readers[_kind(path)]()
-        except OSError as e:
-            raise SourceError(f"{path}: can't be read: {e.strerror or e}") from e
-        missing = [f for f in (self.key, *fields) if f not in found.frame.columns]
+        found = _read(path, readers)
+        missing = [f for f in (self.key, *fields) if f not in found.frame.columns or f == SOURCE_LINE]
         if missing:
             has = ", ".join(c for c in found.frame.columns if c != SOURCE_LINE)
             raise SourceError(f"{path}: line 1: no column {', '.join(map(repr, missing))}; it has {has}")
-        return replace(found, frame=_check_ids(path, found.frame, self.key))
+        return replace(found, frame=_check_ids(path, found.frame, self.key, fields))
 
     def _paths(self) -> list[Path]:
         pattern = Path(self.pattern).expanduser()
@@ -100,14 +105,26 @@ def _kind(path: Path) -> str:
             raise ConfigError(f"{path}: {other or 'no suffix'}: files are .csv, .tsv, .jsonl, .ndjson or .parquet")
 
 
-def _check_ids(path: Path, frame: pl.DataFrame, key: str) -> pl.DataFrame:
+def _read(path: Path, readers: Mapping[str, Callable[[], _T]]) -> _T:
+    read = readers[_kind(path)]
+    try:
+        return read()
+    except OSError as e:
+        raise SourceError(f"{path}: can't be read: {e.strerror or e}") from e
+
+
+def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str]) -> pl.DataFrame:
     if key != ITEM_ID:
         if ITEM_ID in frame.columns:
             raise SourceError(f"{path}: line 1: the id is column {key!r}, so no other may be called {ITEM_ID!r}")
-        frame = frame.rename({key: ITEM_ID})
+        frame = frame.with_columns(pl.col(key).alias(ITEM_ID))
+        frame = frame if key in fields else frame.drop(key)
     blank = frame.filter(pl.col(ITEM_ID).is_null() | (pl.col(ITEM_ID).str.strip_chars() == ""))
     if blank.height:
         raise SourceError(f"{path}: {_lines(blank[SOURCE_LINE].to_list())}: {key}: the id is missing or blank")
+    nul = frame.filter(pl.col(ITEM_ID).str.contains("\0", literal=True))
+    if nul.height:
+        raise SourceError(f"{path}: {_lines(nul[SOURCE_LINE].to_list())}: {key}: a NUL, which no database keeps")
     counts = Counter[str](frame[ITEM_ID].to_list())
     doubled = [i for i, n in counts.items() if n > 1]
     if doubled:

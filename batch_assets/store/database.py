@@ -1,6 +1,7 @@
 """Opens the store: the connection's settings for each database, migrations, and the one way to write."""
 
 import datetime as dt
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,8 +33,10 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection that sees one state of the store."""
-        with self.engine.connect() as connection:
+        """Yield a connection that sees one state of the store, whatever others write meanwhile."""
+        is_sqlite = self.engine.dialect.name == "sqlite"  # SQLite's readers always do
+        level = {} if is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        with self.engine.connect().execution_options(**level) as connection:
             yield connection
 
     @contextmanager
@@ -56,11 +59,20 @@ def open_database(url: str) -> Database:
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigError("BATCH_ASSETS_DB_URL: the store must outlive the process: name a file, not :memory:")
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(parsed, connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "check_same_thread": False})
+        try:
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise StoreError(f"the store at {url} can't be opened: its folder can't be made: {e.strerror}") from e
+        engine = sa.create_engine(
+            parsed,
+            json_serializer=_dump_json,
+            connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "check_same_thread": False},
+        )
         _tune_sqlite(engine)
     else:
-        engine = sa.create_engine(parsed, pool_pre_ping=True, executemany_mode="values_plus_batch")
+        engine = sa.create_engine(
+            parsed, json_serializer=_dump_json, pool_pre_ping=True, executemany_mode="values_plus_batch"
+        )
     try:
         _migrate(engine)
     except sa.exc.DBAPIError as e:
@@ -68,17 +80,22 @@ def open_database(url: str) -> Database:
     return Database(engine)
 
 
+def _dump_json(value: object) -> str:
+    """Write JSON columns readably: a person who looks with SQL sees letters, not escapes."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except sa.exc.ArgumentError as e:
+    except (sa.exc.ArgumentError, ValueError) as e:  # ValueError: a port that is no number
         raise ConfigError("BATCH_ASSETS_DB_URL: not a SQLAlchemy URL, such as postgresql://user@host/name") from e
     if parsed.get_backend_name() == "postgresql":
         # SQLAlchemy 2.1 takes psycopg 3 by default; Dagster brings psycopg2, and one driver is enough.
         return parsed.set(drivername="postgresql+psycopg2")
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(f"BATCH_ASSETS_DB_URL: {parsed.get_backend_name()}: the store is SQLite or PostgreSQL")
-    return parsed
+    return parsed.set(drivername="sqlite")
 
 
 def _tune_sqlite(engine: sa.Engine) -> None:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
-from batch_assets.store.results import VariantKey, summarise
+from batch_assets.store.results import VariantKey, put_home, summarise
 from batch_assets.store.tables import partitions
 
 
@@ -54,7 +54,8 @@ def finish_partition(
     parts: Mapping[str, str],
     run_id: str,
 ) -> PartitionState:
-    """Record that every record of a partition has its row, in the caller's transaction."""
+    """Record that every record of a partition has its row, in the caller's transaction. Rows follow their owners."""
+    put_home(connection, key, batch, run_id)
     counts, content = summarise(connection, key, batch)
     where = (partitions.c.task == key.task, partitions.c.batch == batch, partitions.c.variant == variant)
     connection.execute(sa.delete(partitions).where(*where))

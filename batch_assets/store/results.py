@@ -12,13 +12,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.completions import Completion, Usage
-from batch_assets.store.tables import attempts, item_owner, results
+from batch_assets.store.tables import attempts, batches, item_owner, results
 
 MAX_IN_LIST = 500
 """Values in one IN list: below every database's limit, above what a prepared chunk holds."""
 
 MAX_COMPLETION_CHARACTERS = 1_000_000
 """The cap on stored raw text: far beyond any max_tokens, so that only a broken server meets it."""
+
+MAX_FINISH_REASON_CHARACTERS = 40
+MAX_TOKENS = 2**31 - 1
+"""What the columns hold. A server that says more is not believed; its answer and its neighbours commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,16 +223,36 @@ def write_group(connection: sa.Connection, group: Group) -> None:
         connection.execute(sa.insert(attempts), [_claim_values(c) for c in group.claims])
 
 
+def put_home(connection: sa.Connection, key: VariantKey, batch: str, run_id: str) -> None:
+    """Put a partition's rows where their records are owned now.
+
+    A batch that is frozen anew while a run works on it changes owners behind that run. Rows of records that a frozen
+    batch holds no more are let go, if this run wrote them; any others are somebody's doing, and for a check to find.
+    """
+    r, o = results.c, item_owner.c
+    mine = _of_variant(results, key)
+    owned_here = sa.select(o.item_id).where(o.task == key.task, o.batch == batch)
+    away = sa.or_(r.batch.is_(None), r.batch != batch)
+    connection.execute(sa.update(results).where(*mine, away, r.item_id.in_(owned_here)).values(batch=batch))
+    owner = sa.select(o.batch).where(o.task == r.task, o.item_id == r.item_id).scalar_subquery()
+    here = (*mine, r.batch == batch)
+    connection.execute(sa.update(results).where(*here, owner != batch).values(batch=owner))
+    is_frozen = sa.exists().where(batches.c.task == key.task, batches.c.batch == batch)
+    left = (r.run_id == run_id, owner.is_(None), is_frozen)
+    connection.execute(sa.update(results).where(*here, *left).values(batch=None))
+
+
 def summarise(connection: sa.Connection, key: VariantKey, batch: str) -> tuple[dict[str, int], str]:
     """Return the counts of a partition's rows by status, and the hash of their content in item_id's order."""
     counts = {s.value: 0 for s in Status}
     counts["reused"] = 0
     content = hashlib.sha256()
     c = results.c
-    rows = connection.execution_options(yield_per=5000).execute(
+    rows = connection.execute(
         sa.select(c.item_id, c.status, c.payload, c.error_kind, c.reused_from)
         .where(*_of_variant(results, key), c.batch == batch)
-        .order_by(c.item_id)
+        .order_by(c.item_id),
+        execution_options={"yield_per": 5000},
     )
     for item_id, status, payload, error_kind, reused_from in rows:
         counts[status] += 1
@@ -276,6 +300,10 @@ def _storable(text: str | None) -> str | None:
     return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _plausible(tokens: int | None) -> int | None:
+    return tokens if tokens is not None and 0 <= tokens <= MAX_TOKENS else None
+
+
 def _ending_values(e: Ending) -> dict[str, object]:
     done = e.completion
     usage = done.usage if done else Usage()
@@ -284,10 +312,10 @@ def _ending_values(e: Ending) -> dict[str, object]:
         "outcome": e.outcome,
         "ended_at": e.ended_at,
         "completion": _storable(done.text[:MAX_COMPLETION_CHARACTERS]) if done else None,
-        "finish_reason": done.finish_reason if done else None,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
+        "finish_reason": (_storable(done.finish_reason) or "")[:MAX_FINISH_REASON_CHARACTERS] or None if done else None,
+        "prompt_tokens": _plausible(usage.prompt_tokens),
+        "completion_tokens": _plausible(usage.completion_tokens),
+        "cached_tokens": _plausible(usage.cached_tokens),
         "latency_s": done.latency_s if done else None,
         "engine_s": e.engine_s,
         "error_kind": e.error_kind,

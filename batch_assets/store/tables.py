@@ -111,7 +111,7 @@ batches = sa.Table(
     sa.Column("records", sa.Integer, nullable=False),
     sa.Column("malformed", Json, nullable=False, comment="lines set aside: [[line, reason], …]"),
     sa.Column("superseded", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("superseded_hash", sa.String(24), nullable=False, server_default=""),
+    sa.Column("superseded_hash", Digest, nullable=False, comment="of the ids that later batches own; empty for none"),
     sa.Column("frozen_at", UtcDateTime, nullable=False),
 )
 

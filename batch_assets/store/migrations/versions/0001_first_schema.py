@@ -136,7 +136,12 @@ def upgrade() -> None:
             comment="lines set aside: [[line, reason], …]",
         ),
         sa.Column("superseded", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("superseded_hash", sa.String(length=24), server_default="", nullable=False),
+        sa.Column(
+            "superseded_hash",
+            sa.String(length=24),
+            nullable=False,
+            comment="of the ids that later batches own; empty for none",
+        ),
         sa.Column("frozen_at", batch_assets.store.tables.UtcDateTime(timezone=True), nullable=False),
         sa.PrimaryKeyConstraint("task", "batch", name=op.f("pk_llm_batches")),
     )

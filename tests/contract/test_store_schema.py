@@ -1,0 +1,223 @@
+"""Opening a store: migrations, wrong URLs, moments, and what a transaction sees. On SQLite and PostgreSQL."""
+
+import datetime as dt
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from batch_assets.core.errors import ConfigError, StoreError
+from batch_assets.store.database import Database, now, open_database
+from batch_assets.store.tables import leases, metadata, partitions
+
+
+def test_the_migrations_make_exactly_the_tables_of_the_metadata(database: Database) -> None:
+    with database.engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True, "target_metadata": metadata}
+        )
+        assert compare_metadata(context, metadata) == []
+
+
+def test_the_migrations_make_the_checks_and_comments_of_the_metadata(database: Database) -> None:
+    # compare_metadata is blind to CHECK constraints.
+    inspector = sa.inspect(database.engine)
+    for table in metadata.sorted_tables:
+        wanted = {str(c.name) for c in table.constraints if isinstance(c, sa.CheckConstraint)}
+        assert {c["name"] for c in inspector.get_check_constraints(table.name)} == wanted
+        assert inspector.get_pk_constraint(table.name)["constrained_columns"] == [c.name for c in table.primary_key]
+        if database.engine.dialect.name == "postgresql":
+            comments = {c["name"]: c["comment"] for c in inspector.get_columns(table.name)}
+            assert comments == {c.name: c.comment for c in table.columns}
+
+
+def test_opening_a_store_again_changes_nothing_and_keeps_its_rows(empty_store_url: str) -> None:
+    first = open_database(empty_store_url)
+    _insert_lease(first, "b1", now())
+    first.close()
+    second = open_database(empty_store_url)
+    with second.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
+    second.close()
+
+
+def test_two_processes_that_open_a_new_store_at_once_both_succeed(empty_store_url: str) -> None:
+    code = (
+        "import sys; from batch_assets.store.database import open_database\n"
+        "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()\n"
+        "open_database(sys.argv[1]).close()"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, empty_store_url],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in started:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    opened = open_database(empty_store_url)
+    assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, "alembic_version"])
+    opened.close()
+
+
+def test_threads_that_open_a_new_store_at_once_all_succeed(empty_store_url: str) -> None:
+    failures: list[BaseException] = []
+    gate = threading.Barrier(4)
+
+    def open_it() -> None:
+        gate.wait()
+        try:
+            open_database(empty_store_url).close()
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_schema_newer_than_the_code_is_refused_and_left_alone(database: Database, store_url: str) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match="9999, newer than this version"):
+        open_database(store_url)
+    with database.read() as connection:
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "store.db",
+        "not a url",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "mysql://user@host/name",
+        "foo://host/name",
+        "postgresql://user@host:port/name",
+    ],
+)
+def test_a_wrong_url_is_a_config_error_that_names_the_setting(url: str) -> None:
+    with pytest.raises(ConfigError, match="BATCH_ASSETS_DB_URL"):
+        open_database(url)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+pysqlite", "sqlite+aiosqlite"])
+def test_the_driver_in_a_sqlite_url_doesnt_matter(scheme: str, tmp_path: Path) -> None:
+    open_database(f"{scheme}:///{tmp_path / 'store.db'}").close()
+
+
+def test_a_file_that_is_no_database_is_a_store_error_that_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    path.write_text("this is a text file, and long enough to be looked at as a database header would be " * 20)
+    with pytest.raises(StoreError, match=r"store\.db"):
+        open_database(f"sqlite:///{path}")
+
+
+def test_a_folder_that_cant_be_made_is_a_store_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"file/home/store\.db"):
+        open_database(f"sqlite:///{tmp_path / 'file' / 'home' / 'store.db'}")
+
+
+def test_a_postgresql_server_that_isnt_there_is_a_store_error_without_the_password() -> None:
+    with pytest.raises(StoreError) as refused:
+        open_database("postgresql://user:secret@127.0.0.1:1/name")
+    assert "127.0.0.1:1/name" in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("offset_h", [0, 5, -11])
+def test_moments_come_back_aware_and_in_utc(database: Database, offset_h: int) -> None:
+    local = dt.datetime(2026, 11, 1, 3, 4, 5, 678901, tzinfo=dt.timezone(dt.timedelta(hours=offset_h)))
+    _insert_lease(database, "b1", local)
+    with database.read() as connection:
+        found = connection.scalar(sa.select(leases.c.expires_at))
+    assert found == local
+    assert found.tzinfo == dt.UTC
+    assert found.isoformat() == local.astimezone(dt.UTC).isoformat()
+
+
+def test_moments_are_compared_as_moments(database: Database) -> None:
+    at = dt.datetime(2026, 11, 1, 12, 0, 0, tzinfo=dt.UTC)
+    _insert_lease(database, "on_the_second", at)
+    _insert_lease(database, "a_little_later", at + dt.timedelta(microseconds=1))
+    _insert_lease(database, "elsewhere", at.astimezone(dt.timezone(dt.timedelta(hours=9))))
+    with database.read() as connection:
+        query = sa.select(leases.c.batch).where(leases.c.expires_at > at)
+        assert connection.scalars(query).all() == ["a_little_later"]
+
+
+def test_a_naive_moment_is_refused(database: Database) -> None:
+    with pytest.raises(sa.exc.StatementError, match="without a time zone"):
+        _insert_lease(database, "b1", dt.datetime(2026, 11, 1))  # noqa: DTZ001
+
+
+def test_a_reader_sees_one_state_of_the_store(database: Database) -> None:
+    with database.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == []
+        _insert_lease(database, "b1", now())
+        assert connection.scalars(sa.select(leases.c.batch)).all() == []
+    with database.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
+
+
+def test_a_writer_whose_block_fails_leaves_nothing(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.write() as connection:
+        connection.execute(sa.insert(leases).values(**_lease("b1", now())))
+        raise RuntimeError
+    with database.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == []
+
+
+def test_many_threads_write_without_losing_an_update(database: Database) -> None:
+    values = {
+        "task": "t", "batch": "b", "variant": "v", "fingerprint": "f", "content": "c", "parts": {},
+        "run_id": "r", "finished_at": now(),
+    }  # fmt: skip
+    with database.write() as connection:
+        connection.execute(sa.insert(partitions).values(counts={"n": 0}, **values))
+
+    def add() -> None:
+        for _ in range(10):
+            with database.write() as connection:
+                counts = connection.scalar(sa.select(partitions.c.counts).with_for_update())
+                connection.execute(sa.update(partitions).values(counts={"n": counts["n"] + 1}))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as connection:
+        assert connection.scalar(sa.select(partitions.c.counts)) == {"n": 40}
+
+
+def _lease(batch: str, expires_at: dt.datetime) -> dict[str, object]:
+    return {
+        "task": "t", "batch": batch, "variant": "v", "run_id": "r", "host": "h", "pid": 1,
+        "process_started": 1.0, "expires_at": expires_at,
+    }  # fmt: skip
+
+
+def _insert_lease(database: Database, batch: str, expires_at: dt.datetime) -> None:
+    with database.write() as connection:
+        connection.execute(sa.insert(leases).values(**_lease(batch, expires_at)))
