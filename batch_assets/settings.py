@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import platformdirs
-from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from batch_assets.core.errors import ConfigError
@@ -15,7 +15,9 @@ _PACKAGE = Path(__file__).resolve().parent
 class Settings(BaseSettings):
     """Where things live. Each field is read from `BATCH_ASSETS_<FIELD>`."""
 
-    model_config = SettingsConfigDict(env_prefix="BATCH_ASSETS_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="BATCH_ASSETS_", frozen=True, extra="ignore", env_ignore_empty=True, populate_by_name=True
+    )
 
     home: Path = Path(".batch_assets")
     """All state: the embedded store, frozen frames, Dagster's instance."""
@@ -26,15 +28,18 @@ class Settings(BaseSettings):
     defs: Path = _PACKAGE / "defs"
     """The folder of task folders, with models.yaml in it."""
 
-    cache_dir: Annotated[Path, Field(validation_alias=AliasChoices("BATCH_ASSETS_CACHE", "cache_dir"))] = (
+    cache_dir: Annotated[Path, Field(validation_alias="BATCH_ASSETS_CACHE")] = (
         platformdirs.user_cache_path("batch_assets") / "models"
     )
-    """Converted models, shared by all checkouts."""
+    """Converted models, shared by all checkouts. Read from `BATCH_ASSETS_CACHE`."""
 
     @field_validator("home", "defs", "cache_dir")
     @classmethod
     def _make_absolute(cls, value: Path) -> Path:
-        return value.expanduser().resolve()
+        try:
+            return value.expanduser().resolve()
+        except (RuntimeError, OSError) as e:  # a home folder that nobody has; a loop of links
+            raise ValueError(str(e)) from e
 
     @property
     def store_url(self) -> str:
@@ -57,5 +62,9 @@ def load_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as e:
-        problems = "; ".join(f"BATCH_ASSETS_{str(d['loc'][-1]).upper()}: {d['msg']}" for d in e.errors())
+        problems = "; ".join(f"{_variable(str(d['loc'][-1]))}: {d['msg']}" for d in e.errors())
         raise ConfigError(problems) from e
+
+
+def _variable(field: str) -> str:
+    return field if field.startswith("BATCH_ASSETS_") else f"BATCH_ASSETS_{field.upper()}"

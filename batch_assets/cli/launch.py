@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterInstance
 
-from batch_assets.components.launch_jobs import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name
+from batch_assets.components.launch_jobs import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name, op_name
 from batch_assets.components.project import Project
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, find_cause
@@ -116,11 +116,10 @@ class Launcher:
             self._execute(task, RESULTS_JOB, {"partitions": [str(p) for p in partitions]}, summary)
 
     def _execute(self, task: Task, job: str, config: Mapping[str, Any], summary: RunSummary) -> None:
-        name = job_name(task.name, job)
-        definition = self._project.definitions.resolve_job_def(f"{name}_job")
+        definition = self._project.definitions.resolve_job_def(job_name(task.name, job))
         try:
             result = definition.execute_in_process(
-                run_config={"ops": {name: {"config": dict(config)}}},
+                run_config={"ops": {op_name(task.name, job): {"config": dict(config)}}},
                 instance=self._instance,
                 resources={PLATFORM: self._platform},
                 tags={**process_tags(), "batch_assets/launched_by": "command line"},

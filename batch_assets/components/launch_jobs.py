@@ -46,8 +46,13 @@ class ResultsConfig(dg.Config):
 
 
 def job_name(task: str, job: str) -> str:
-    """Return the name of a task's job; its only op has the same."""
-    return f"{task}__{job}"
+    """Return the name of a task's job."""
+    return f"{task}__launch_{job}"
+
+
+def op_name(task: str, job: str) -> str:
+    """Return the name of a job's only op, under which its config goes."""
+    return f"{job_name(task, job)}_op"
 
 
 def build_launch_jobs(
@@ -61,7 +66,7 @@ def build_launch_jobs(
 ) -> list[dg.JobDefinition]:
     """Build a task's three jobs."""
 
-    @dg.op(name=job_name(task.name, SOURCES_JOB), required_resource_keys={PLATFORM})
+    @dg.op(name=op_name(task.name, SOURCES_JOB), required_resource_keys={PLATFORM})
     def sources_op(context: dg.OpExecutionContext, config: SourcesConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         yield from _report(task, context, specify(task, platform, config.variants))
@@ -70,7 +75,7 @@ def build_launch_jobs(
 
     tags = {k: v for model in task.models.values() for k, v in model.op_tags.items()}
 
-    @dg.op(name=job_name(task.name, OUTPUTS_JOB), required_resource_keys={PLATFORM}, pool=POOL, tags=tags)
+    @dg.op(name=op_name(task.name, OUTPUTS_JOB), required_resource_keys={PLATFORM}, pool=POOL, tags=tags)
     def outputs_op(context: dg.OpExecutionContext, config: OutputsJobConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         context.instance.add_run_tags(context.run.run_id, process_tags())
@@ -82,7 +87,7 @@ def build_launch_jobs(
         yield from _report(task, context, stamps)
         yield dg.Output(None)
 
-    @dg.op(name=job_name(task.name, RESULTS_JOB), required_resource_keys={PLATFORM})
+    @dg.op(name=op_name(task.name, RESULTS_JOB), required_resource_keys={PLATFORM})
     def results_op(context: dg.OpExecutionContext, config: ResultsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         partitions = [parse_partition_key(p) for p in config.partitions]
@@ -99,7 +104,7 @@ def build_launch_jobs(
 
 
 def _build_job(task: Task, name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    @dg.job(name=f"{job_name(task.name, name)}_job", description=description, executor_def=dg.in_process_executor)
+    @dg.job(name=job_name(task.name, name), description=description, executor_def=dg.in_process_executor)
     def launched() -> None:
         op()
 

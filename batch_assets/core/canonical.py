@@ -4,6 +4,7 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 DIGEST_HEX_DIGITS = 24
 
@@ -13,9 +14,10 @@ def normalise(value: object) -> object:
     if isinstance(value, str):
         return value if value.isascii() else unicodedata.normalize("NFC", value)
     if isinstance(value, Mapping):
-        return {str(normalise(str(k))): normalise(v) for k, v in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        pairs = cast("Mapping[object, object]", value).items()
+        return {str(normalise(str(k))): normalise(v) for k, v in pairs}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [normalise(v) for v in value]  # pyright: ignore[reportUnknownVariableType]
+        return [normalise(v) for v in cast("Sequence[object]", value)]
     return value
 
 

@@ -1,6 +1,7 @@
 """YAML as people write it for us: `models.yaml` and the heads of prompt files. A key that comes twice is an error."""
 
 from collections.abc import Hashable
+from typing import cast
 
 import yaml
 
@@ -16,7 +17,7 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue  # what `<<` brings in may be overridden, as everywhere in YAML
-        key: object = loader.construct_object(key_node, deep=True)
+        key = cast("object", loader.construct_object(key_node, deep=True))
         if isinstance(key, Hashable) and key in seen:
             raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} comes twice", key_node.start_mark)
         if isinstance(key, Hashable):

@@ -1,5 +1,6 @@
 """The run report of a partition: figures, each with its formula."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -9,7 +10,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class RunReport(BaseModel):
-    """One per output partition; reports of several add up with `merge_reports`.
+    """One per output partition.
 
     total       records of the batch that it owns: ok + invalid + error
     repeated    attempts beyond the first of a record: retries, and what a killed run had in flight
@@ -102,7 +103,7 @@ def percentile(values: Iterable[float], share: float) -> float | None:
     ordered = sorted(values)
     if not ordered:
         return None
-    rank = max(1, -(-len(ordered) * round(share * 100) // 100))
+    rank = max(1, math.ceil(round(len(ordered) * share, 9)))  # rounded, as 0.07 * 100 is a little above 7
     return round(ordered[rank - 1], 4)
 
 

@@ -45,8 +45,11 @@ class AskQueue:
         A suspect goes only when nothing else is left (`is_last`: no more will come) and nothing is in flight.
         """
         at = time.monotonic()
+        due: list[Ask] = []
         while self._delayed and self._delayed[0][0] <= at:
-            self._put(heapq.heappop(self._delayed)[2], is_first=True)
+            due.append(heapq.heappop(self._delayed)[2])
+        for ask in reversed(due):
+            self._put(ask, is_first=True)
         if len(in_flight) == 1 and in_flight[0].is_suspect:
             return []
         chosen = [self._ready.popleft() for _ in range(min(free, len(self._ready)))]

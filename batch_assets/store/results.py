@@ -300,6 +300,11 @@ def _storable(text: str | None) -> str | None:
     return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _finish_reason(done: Completion) -> str | None:
+    text = _storable(done.finish_reason)
+    return None if text is None else text[:MAX_FINISH_REASON_CHARACTERS]
+
+
 def _plausible(tokens: int | None) -> int | None:
     return tokens if tokens is not None and 0 <= tokens <= MAX_TOKENS else None
 
@@ -312,7 +317,7 @@ def _ending_values(e: Ending) -> dict[str, object]:
         "outcome": e.outcome,
         "ended_at": e.ended_at,
         "completion": _storable(done.text[:MAX_COMPLETION_CHARACTERS]) if done else None,
-        "finish_reason": (_storable(done.finish_reason) or "")[:MAX_FINISH_REASON_CHARACTERS] or None if done else None,
+        "finish_reason": _finish_reason(done) if done else None,
         "prompt_tokens": _plausible(usage.prompt_tokens),
         "completion_tokens": _plausible(usage.completion_tokens),
         "cached_tokens": _plausible(usage.cached_tokens),

@@ -71,9 +71,9 @@ def finish(database: Database, batch: str = "b1", run_id: str = "run") -> Any:
 
 def freeze(database: Database, batch: str, *item_ids: str) -> set[str]:
     with database.write() as connection:
-        return freeze_batch(
-            connection, "t", batch, stamp="s", source_hash="h", item_ids=list(item_ids), malformed=[]
-        )[1]
+        return freeze_batch(connection, "t", batch, stamp="s", source_hash="h", item_ids=list(item_ids), malformed=[])[
+            1
+        ]
 
 
 # What replaces what
@@ -249,7 +249,8 @@ def test_a_completion_of_megabytes_is_cut_and_still_counts_as_an_answer(database
 
 
 @pytest.mark.parametrize(
-    "payload", [{}, {"n": 0.1}, {"n": 12345678901234567890}, {"n": -0.0}, {"t": "é\u2028🏦\\u0000"}, {"x": {"y": [None]}}]
+    "payload",
+    [{}, {"n": 0.1}, {"n": 12345678901234567890}, {"n": -0.0}, {"t": "é\u2028🏦\\u0000"}, {"x": {"y": [None]}}],
 )
 def test_a_payload_comes_back_as_it_was(database: Database, payload: dict[str, Any]) -> None:
     write(database, rows=[make_result(payload=payload)])
