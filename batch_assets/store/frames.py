@@ -1,6 +1,7 @@
 """Frames: one Parquet file per partition under the home folder, there as a whole or not at all."""
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -38,7 +39,7 @@ class FrameStore:
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that appears whole or not at all, and outlives a power cut once this has returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with temporary.open("wb") as f:
             write(f)

@@ -27,11 +27,16 @@ class Holder:
     process_started: float
 
     def is_dead(self) -> bool:
-        """Say whether the process is known to be gone; False where it can't be known, as on another host."""
+        """Say whether the process is known to be gone; False where it can't be known, as on another host.
+
+        A zombie is gone: it only waits to be reaped, for ever where it is the child of a container's first process.
+        """
         if self.host != socket.gethostname():
             return False
         try:
-            return abs(psutil.Process(self.pid).create_time() - self.process_started) > 1
+            process = psutil.Process(self.pid)
+            is_another = abs(process.create_time() - self.process_started) > 1
+            return is_another or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
 

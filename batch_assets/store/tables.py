@@ -31,7 +31,7 @@ class UtcDateTime(sa.types.TypeDecorator[dt.datetime]):
         utc = value.astimezone(dt.UTC)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
-    def process_result_value(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:
+    def process_result_value(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:  # noqa: ARG002
         """Give the moment its zone back."""
         if value is None:
             return None

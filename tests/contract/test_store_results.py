@@ -1,13 +1,22 @@
 """Result rows and attempts: what replaces what, what is written together, what is found again."""
 
 import datetime as dt
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from factories import GOOD, load_rows, load_tries, make_completion
+from factories import (
+    GOOD,
+    KEY,
+    load_rows,
+    load_tries,
+    make_claim,
+    make_completion,
+    make_ending,
+    make_result,
+    write_rows,
+)
 
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.completions import Usage
@@ -16,52 +25,14 @@ from batch_assets.store.database import Database, now
 from batch_assets.store.partitions import finish_partition, load_partition, load_partitions
 from batch_assets.store.results import (
     MAX_IN_LIST,
-    Claim,
-    Ending,
-    Group,
-    Result,
     VariantKey,
     find_answers,
     load_attempts,
     load_foreign,
     load_history,
     load_states,
-    write_group,
 )
 from batch_assets.store.tables import results
-
-KEY = VariantKey(task="t", prompt_ver="v1", model_id="m1")
-_ids = itertools.count(1)
-
-
-def make_result(item_id: str = "1", status: Status = Status.OK, **fields: Any) -> Result:
-    values: dict[str, Any] = {
-        "key": KEY, "item_id": item_id, "batch": "b1", "status": status, "attempts": 1,
-        "payload": {"label": "a"} if status is Status.OK else None,
-        "error_kind": {Status.OK: None, Status.INVALID: ErrorKind.SCHEMA, Status.ERROR: ErrorKind.TIMEOUT}[status],
-        "error": None if status is Status.OK else "why",
-        "input_hash": "i", "request_spec": "r", "accept_spec": "a", "request_key": "k",
-        "attempt_id": "x", "reused_from": None, "run_id": "run", "updated_at": now(),
-    }  # fmt: skip
-    return Result(**{**values, **fields})
-
-
-def make_claim(item_id: str = "1", **fields: Any) -> Claim:
-    values: dict[str, Any] = {
-        "attempt_id": f"{next(_ids):032d}", "key": KEY, "item_id": item_id, "batch": "b1", "request_key": f"k{item_id}",
-        "attempt": 1, "is_alone": False, "parameters": {"temperature": 0.5}, "run_id": "run", "started_at": now(),
-    }  # fmt: skip
-    return Claim(**{**values, **fields})
-
-
-def make_ending(claim: Claim, outcome: str = "ok", **fields: Any) -> Ending:
-    values: dict[str, Any] = {"completion": make_completion() if outcome in {"ok", "invalid"} else None}
-    return Ending(attempt_id=claim.attempt_id, outcome=outcome, ended_at=now(), **{**values, **fields})
-
-
-def write(database: Database, *, claims: Any = (), endings: Any = (), rows: Any = ()) -> None:
-    with database.write() as connection:
-        write_group(connection, Group(claims=list(claims), endings=list(endings), results=list(rows)))
 
 
 def finish(database: Database, batch: str = "b1", run_id: str = "run") -> Any:
@@ -81,8 +52,8 @@ def freeze(database: Database, batch: str, *item_ids: str) -> set[str]:
 
 @pytest.mark.parametrize("new", [Status.INVALID, Status.ERROR])
 def test_an_ok_never_becomes_anything_else_under_equal_hashes(database: Database, new: Status) -> None:
-    write(database, rows=[make_result(payload={"label": "first"})])
-    write(database, rows=[make_result(status=new)])
+    write_rows(database, rows=[make_result(payload={"label": "first"})])
+    write_rows(database, rows=[make_result(status=new)])
     row = load_rows(database)["1"]
     assert (row["status"], row["payload"], row["error_kind"]) == ("ok", {"label": "first"}, None)
 
@@ -90,15 +61,15 @@ def test_an_ok_never_becomes_anything_else_under_equal_hashes(database: Database
 @pytest.mark.parametrize("new", list(Status))
 @pytest.mark.parametrize("which", ["input_hash", "request_spec", "accept_spec"])
 def test_an_ok_is_replaced_by_anything_when_a_hash_differs(database: Database, which: str, new: Status) -> None:
-    write(database, rows=[make_result()])
-    write(database, rows=[make_result(status=new, **{which: "other"})])
+    write_rows(database, rows=[make_result()])
+    write_rows(database, rows=[make_result(status=new, **{which: "other"})])
     row = load_rows(database)["1"]
     assert (row["status"], row[which]) == (new, "other")
 
 
 def test_an_ok_replaces_an_ok(database: Database) -> None:
-    write(database, rows=[make_result(payload={"label": "first"})])
-    write(database, rows=[make_result(payload={"label": "second"}, attempt_id="y", attempts=2)])
+    write_rows(database, rows=[make_result(payload={"label": "first"})])
+    write_rows(database, rows=[make_result(payload={"label": "second"}, attempt_id="y", attempts=2)])
     row = load_rows(database)["1"]
     assert (row["payload"], row["attempt_id"], row["attempts"]) == ({"label": "second"}, "y", 2)
 
@@ -106,21 +77,21 @@ def test_an_ok_replaces_an_ok(database: Database) -> None:
 @pytest.mark.parametrize("old", [Status.INVALID, Status.ERROR])
 @pytest.mark.parametrize("new", list(Status))
 def test_what_is_not_ok_is_replaced_by_anything(database: Database, old: Status, new: Status) -> None:
-    write(database, rows=[make_result(status=old, error="old")])
-    write(database, rows=[make_result(status=new, attempts=2)])
+    write_rows(database, rows=[make_result(status=old, error="old")])
+    write_rows(database, rows=[make_result(status=new, attempts=2)])
     row = load_rows(database)["1"]
     assert (row["status"], row["attempts"]) == (new, 2)
     assert row["error"] != "old"
 
 
 def test_every_column_of_a_replaced_row_is_new(database: Database) -> None:
-    write(database, rows=[make_result(status=Status.ERROR)])
+    write_rows(database, rows=[make_result(status=Status.ERROR)])
     new = make_result(
         payload={"n": [1, 2.5, None, "é"]}, input_hash="i2", request_spec="r2", accept_spec="a2", request_key="k2",
         attempt_id="x2", reused_from="x2", run_id="run2", attempts=7, batch="b2",
         updated_at=now() + dt.timedelta(days=1),
     )  # fmt: skip
-    write(database, rows=[new])
+    write_rows(database, rows=[new])
     row = dict(load_rows(database)["1"])
     assert row.pop("ladder_step") == 0
     assert row == {
@@ -130,15 +101,15 @@ def test_every_column_of_a_replaced_row_is_new(database: Database) -> None:
 
 
 def test_a_row_that_comes_twice_in_one_group_obeys_the_same_condition(database: Database) -> None:
-    write(database, rows=[make_result("1", Status.ERROR), make_result("2"), make_result("1"), make_result("2")])
-    write(database, rows=[make_result("3"), make_result("3", Status.INVALID)])
+    write_rows(database, rows=[make_result("1", Status.ERROR), make_result("2"), make_result("1"), make_result("2")])
+    write_rows(database, rows=[make_result("3"), make_result("3", Status.INVALID)])
     assert {i: r["status"] for i, r in load_rows(database).items()} == {"1": "ok", "2": "ok", "3": "ok"}
 
 
 def test_other_variants_rows_are_never_touched(database: Database) -> None:
     others = [replace(KEY, task="t2"), replace(KEY, prompt_ver="v2"), replace(KEY, model_id="m2")]
-    write(database, rows=[make_result(key=key, payload={"label": "other"}) for key in others])
-    write(database, rows=[make_result(input_hash="new")])
+    write_rows(database, rows=[make_result(key=key, payload={"label": "other"}) for key in others])
+    write_rows(database, rows=[make_result(input_hash="new")])
     with database.read() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(results)) == 4
         for key in others:
@@ -155,7 +126,7 @@ def test_other_variants_rows_are_never_touched(database: Database) -> None:
 )
 def test_the_database_refuses_a_row_whose_status_and_reason_disagree(database: Database, wrong: dict[str, Any]) -> None:
     with pytest.raises(sa.exc.IntegrityError):
-        write(database, rows=[replace(make_result(), **wrong)])
+        write_rows(database, rows=[replace(make_result(), **wrong)])
 
 
 # What is written together
@@ -163,9 +134,9 @@ def test_the_database_refuses_a_row_whose_status_and_reason_disagree(database: D
 
 def test_a_bad_row_rolls_its_whole_group_back(database: Database) -> None:
     before = make_claim("1")
-    write(database, claims=[before])
+    write_rows(database, claims=[before])
     with pytest.raises(sa.exc.SQLAlchemyError):
-        write(
+        write_rows(
             database,
             endings=[make_ending(before)],
             rows=[make_result("1"), replace(make_result("2"), status="pending")],
@@ -177,20 +148,20 @@ def test_a_bad_row_rolls_its_whole_group_back(database: Database) -> None:
 
 def test_a_claim_that_cant_be_written_rolls_rows_back_as_well(database: Database) -> None:
     claim = make_claim("1")
-    write(database, claims=[claim])
+    write_rows(database, claims=[claim])
     with pytest.raises(sa.exc.IntegrityError):
-        write(database, rows=[make_result("1")], claims=[claim])
+        write_rows(database, rows=[make_result("1")], claims=[claim])
     assert load_rows(database) == {}
 
 
 def test_a_claim_has_no_end_until_it_is_written(database: Database) -> None:
     claim = make_claim("1", attempt=3, is_alone=True)
-    write(database, claims=[claim])
+    write_rows(database, claims=[claim])
     with database.read() as connection:
         (past,) = load_history(connection, KEY, ["1"])["1"]
     assert (past.is_ended, past.is_alone, past.attempt, past.completion) == (False, True, 3, None)
     done = make_completion(usage=Usage(prompt_tokens=7, completion_tokens=None, cached_tokens=0))
-    write(database, endings=[make_ending(claim, completion=done, engine_s=0.25)])
+    write_rows(database, endings=[make_ending(claim, completion=done, engine_s=0.25)])
     with database.read() as connection:
         (past,) = load_history(connection, KEY, ["1"])["1"]
     assert (past.is_ended, past.outcome, past.completion) == (True, "ok", done)
@@ -204,8 +175,8 @@ HOSTILE = ["a\x00b", "half \ud83d of a pair", "\udc00", "\x00", "é\x00\ud800", 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_that_no_database_keeps_doesnt_break_its_neighbours(database: Database, text: str) -> None:
     claims = [make_claim(i) for i in "123"]
-    write(database, claims=claims)
-    write(
+    write_rows(database, claims=claims)
+    write_rows(
         database,
         endings=[
             make_ending(claims[0]),
@@ -225,26 +196,28 @@ def test_text_that_no_database_keeps_doesnt_break_its_neighbours(database: Datab
 @pytest.mark.parametrize("finish_reason", ["x" * 500, "sto\x00p", "\ud800", ""])
 def test_a_servers_odd_finish_reason_doesnt_break_its_neighbours(database: Database, finish_reason: str) -> None:
     claims = [make_claim("1"), make_claim("2")]
-    write(database, claims=claims)
+    write_rows(database, claims=claims)
     odd = make_ending(claims[0], "invalid", completion=make_completion(GOOD, finish_reason))
-    write(database, endings=[odd, make_ending(claims[1])], rows=[make_result("1"), make_result("2")])
+    write_rows(database, endings=[odd, make_ending(claims[1])], rows=[make_result("1"), make_result("2")])
     assert all(t["ended_at"] for t in load_tries(database))
     assert load_tries(database, "1")[0]["finish_reason"] != "stop"
 
 
 def test_a_servers_impossible_token_count_is_unknown_and_doesnt_break_its_neighbours(database: Database) -> None:
     claims = [make_claim("1"), make_claim("2")]
-    write(database, claims=claims)
+    write_rows(database, claims=claims)
     usage = Usage(prompt_tokens=2**40, completion_tokens=2**31 - 1, cached_tokens=-1)
-    write(database, endings=[make_ending(claims[0], completion=make_completion(usage=usage)), make_ending(claims[1])])
+    write_rows(
+        database, endings=[make_ending(claims[0], completion=make_completion(usage=usage)), make_ending(claims[1])]
+    )
     odd = load_tries(database, "1")[0]
     assert (odd["prompt_tokens"], odd["completion_tokens"], odd["cached_tokens"]) == (None, 2**31 - 1, None)
 
 
 def test_a_completion_of_megabytes_is_cut_and_still_counts_as_an_answer(database: Database) -> None:
     claim = make_claim("1")
-    write(database, claims=[claim])
-    write(database, endings=[make_ending(claim, "invalid", completion=make_completion("é" * 1_500_000))])
+    write_rows(database, claims=[claim])
+    write_rows(database, endings=[make_ending(claim, "invalid", completion=make_completion("é" * 1_500_000))])
     assert len(load_tries(database)[0]["completion"]) == 1_000_000
 
 
@@ -253,7 +226,7 @@ def test_a_completion_of_megabytes_is_cut_and_still_counts_as_an_answer(database
     [{}, {"n": 0.1}, {"n": 12345678901234567890}, {"n": -0.0}, {"t": "é\u2028🏦\\u0000"}, {"x": {"y": [None]}}],
 )
 def test_a_payload_comes_back_as_it_was(database: Database, payload: dict[str, Any]) -> None:
-    write(database, rows=[make_result(payload=payload)])
+    write_rows(database, rows=[make_result(payload=payload)])
     assert load_rows(database)["1"]["payload"] == payload
 
 
@@ -261,7 +234,7 @@ def test_a_payload_comes_back_as_it_was(database: Database, payload: dict[str, A
 
 
 def test_the_state_of_a_row_says_how_it_was_made(database: Database) -> None:
-    write(database, rows=[make_result("1"), make_result("2", Status.ERROR, request_key=None, attempt_id=None)])
+    write_rows(database, rows=[make_result("1"), make_result("2", Status.ERROR, request_key=None, attempt_id=None)])
     with database.read() as connection:
         states = load_states(connection, KEY, ["1", "2", "3"])
     assert sorted(states) == ["1", "2"]
@@ -272,8 +245,8 @@ def test_the_state_of_a_row_says_how_it_was_made(database: Database) -> None:
 def test_more_records_than_fit_into_one_list_are_all_found(database: Database) -> None:
     ids = [f"{n:05d}" for n in range(2 * MAX_IN_LIST + 1)]
     claims = [make_claim(i) for i in ids]
-    write(database, rows=[make_result(i) for i in ids], claims=claims)
-    write(database, endings=[make_ending(c) for c in claims])
+    write_rows(database, rows=[make_result(i) for i in ids], claims=claims)
+    write_rows(database, endings=[make_ending(c) for c in claims])
     freeze(database, "b9", *ids)
     with database.read() as connection:
         assert sorted(load_states(connection, KEY, ids)) == ids
@@ -286,7 +259,7 @@ def test_more_records_than_fit_into_one_list_are_all_found(database: Database) -
 def test_history_is_a_records_own_for_one_variant_oldest_first(database: Database) -> None:
     mine = [make_claim("1", attempt=n) for n in (1, 2, 3)]
     others = [make_claim("2"), make_claim("1", key=replace(KEY, prompt_ver="v2"))]
-    write(database, claims=[mine[2], *others, mine[0], mine[1]])
+    write_rows(database, claims=[mine[2], *others, mine[0], mine[1]])
     with database.read() as connection:
         found = load_history(connection, KEY, ["1"])
     assert list(found) == ["1"]
@@ -298,8 +271,8 @@ def test_the_newest_ok_answer_of_a_key_is_found_whoever_asked(database: Database
     second = make_claim("9", request_key="k", key=VariantKey(task="t2", prompt_ver="x", model_id="y"), batch="b7")
     later = [make_claim("1", request_key="k") for _ in range(3)]
     unrelated = make_claim("1", request_key="k2")
-    write(database, claims=[first, second, *later, unrelated])
-    write(
+    write_rows(database, claims=[first, second, *later, unrelated])
+    write_rows(
         database,
         endings=[
             make_ending(first, completion=make_completion("first")),
@@ -318,8 +291,8 @@ def test_the_newest_ok_answer_of_a_key_is_found_whoever_asked(database: Database
 
 def test_an_attempt_that_was_given_back_is_ended_and_is_no_answer(database: Database) -> None:
     claim = make_claim("1", request_key="k")
-    write(database, claims=[claim])
-    write(database, endings=[make_ending(claim, "released")])
+    write_rows(database, claims=[claim])
+    write_rows(database, endings=[make_ending(claim, "released")])
     with database.read() as connection:
         (past,) = load_history(connection, KEY, ["1"])["1"]
         assert (past.is_ended, past.outcome, past.completion) == (True, "released", None)
@@ -339,7 +312,7 @@ def test_a_record_that_another_batch_owns_is_foreign(database: Database) -> None
 
 
 def test_a_finished_partition_counts_its_own_rows(database: Database) -> None:
-    write(
+    write_rows(
         database,
         rows=[
             make_result("1"),
@@ -361,7 +334,7 @@ def test_a_finished_partition_counts_its_own_rows(database: Database) -> None:
 
 
 def test_finishing_again_replaces_and_doesnt_add(database: Database) -> None:
-    write(database, rows=[make_result("1")])
+    write_rows(database, rows=[make_result("1")])
     first = finish(database, run_id="first")
     second = finish(database, run_id="second")
     assert (first.content, second.run_id) == (second.content, "second")
@@ -375,12 +348,12 @@ def test_an_empty_partition_can_be_finished(database: Database) -> None:
 
 def test_content_doesnt_depend_on_the_order_in_which_rows_came(database: Database) -> None:
     rows = [make_result(i, payload={"label": i, "z": 1, "a": 2}) for i in ("1", "10", "2", "é", "B", "a")]
-    write(database, rows=rows)
+    write_rows(database, rows=rows)
     first = finish(database).content
     with database.write() as connection:
         connection.execute(sa.delete(results))
     for row in reversed(rows):
-        write(database, rows=[replace(row, payload=dict(reversed(row.payload.items())))])
+        write_rows(database, rows=[replace(row, payload=dict(reversed(row.payload.items())))])
     assert finish(database).content == first
 
 
@@ -394,7 +367,7 @@ def test_content_doesnt_depend_on_the_order_in_which_rows_came(database: Databas
     ],
 )
 def test_content_changes_with_what_a_row_says(database: Database, change: dict[str, Any]) -> None:
-    write(database, rows=[make_result("0"), make_result("1")])
+    write_rows(database, rows=[make_result("0"), make_result("1")])
     before = finish(database).content
     with database.write() as connection:
         changed = {k: v for k, v in change.items()}
@@ -403,9 +376,9 @@ def test_content_changes_with_what_a_row_says(database: Database, change: dict[s
 
 
 def test_content_doesnt_change_with_how_a_row_was_made(database: Database) -> None:
-    write(database, rows=[make_result("1")])
+    write_rows(database, rows=[make_result("1")])
     before = finish(database).content
-    write(database, rows=[make_result("1", attempts=9, run_id="other", attempt_id="z", reused_from="y")])
+    write_rows(database, rows=[make_result("1", attempts=9, run_id="other", attempt_id="z", reused_from="y")])
     assert finish(database).content == before
 
 
@@ -413,9 +386,9 @@ def test_finishing_puts_a_row_where_its_record_is_owned(database: Database) -> N
     # A batch was frozen anew while a run that had read it before was writing rows.
     freeze(database, "b1", "1", "2")
     freeze(database, "b2", "2", "3")
-    write(database, rows=[make_result("1"), make_result("2"), make_result("3", batch="b2")])
+    write_rows(database, rows=[make_result("1"), make_result("2"), make_result("3", batch="b2")])
     assert finish(database, "b2").counts["ok"] == 2
-    write(database, rows=[make_result("2", attempts=2)])
+    write_rows(database, rows=[make_result("2", attempts=2)])
     assert finish(database, "b1").counts["ok"] == 1
     assert finish(database, "b2").counts["ok"] == 2
     assert {i: r["batch"] for i, r in load_rows(database).items()} == {"1": "b1", "2": "b2", "3": "b2"}
@@ -424,6 +397,8 @@ def test_finishing_puts_a_row_where_its_record_is_owned(database: Database) -> N
 def test_finishing_lets_go_of_rows_that_this_run_wrote_for_a_record_that_left_the_source(database: Database) -> None:
     freeze(database, "b1", "1", "2")
     assert freeze(database, "b1", "1") == {"2"}
-    write(database, rows=[make_result("1"), make_result("2", run_id="this"), make_result("stray", run_id="another")])
+    write_rows(
+        database, rows=[make_result("1"), make_result("2", run_id="this"), make_result("stray", run_id="another")]
+    )
     assert finish(database, run_id="this").counts["ok"] == 2
     assert {i: r["batch"] for i, r in load_rows(database).items()} == {"1": "b1", "2": None, "stray": "b1"}

@@ -3,13 +3,13 @@
 import datetime as dt
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from factories import run_at_once
 
 from batch_assets.core.errors import ConfigError, StoreError
 from batch_assets.store.database import Database, now, open_database
@@ -75,22 +75,7 @@ def test_two_processes_that_open_a_new_store_at_once_both_succeed(empty_store_ur
 
 
 def test_threads_that_open_a_new_store_at_once_all_succeed(empty_store_url: str) -> None:
-    failures: list[BaseException] = []
-    gate = threading.Barrier(4)
-
-    def open_it() -> None:
-        gate.wait()
-        try:
-            open_database(empty_store_url).close()
-        except BaseException as e:
-            failures.append(e)
-
-    threads = [threading.Thread(target=open_it) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    assert run_at_once(*[lambda: open_database(empty_store_url).close()] * 4) == []
 
 
 def test_a_schema_newer_than_the_code_is_refused_and_left_alone(database: Database, store_url: str) -> None:
@@ -168,7 +153,7 @@ def test_moments_are_compared_as_moments(database: Database) -> None:
 
 def test_a_naive_moment_is_refused(database: Database) -> None:
     with pytest.raises(sa.exc.StatementError, match="without a time zone"):
-        _insert_lease(database, "b1", dt.datetime(2026, 11, 1))  # noqa: DTZ001
+        _insert_lease(database, "b1", dt.datetime(2026, 11, 1))
 
 
 def test_a_reader_sees_one_state_of_the_store(database: Database) -> None:
@@ -202,11 +187,7 @@ def test_many_threads_write_without_losing_an_update(database: Database) -> None
                 counts = connection.scalar(sa.select(partitions.c.counts).with_for_update())
                 connection.execute(sa.update(partitions).values(counts={"n": counts["n"] + 1}))
 
-    threads = [threading.Thread(target=add) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert run_at_once(*[add] * 4) == []
     with database.read() as connection:
         assert connection.scalar(sa.select(partitions.c.counts)) == {"n": 40}
 
