@@ -7,7 +7,7 @@ import dagster as dg
 from batch_assets.components.project import load_project
 from batch_assets.settings import load_settings
 
-# Partitioned checks are "preview" in Dagster 1.13, whose exact version is pinned: no news for the person who reads logs.
+# Partitioned checks are "preview" in Dagster 1.13, whose exact version is pinned: no news for who reads the log.
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 

@@ -4,7 +4,7 @@ One planner serves the command line, sensors and estimates. It reads; freezing a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import dagster as dg
 import polars as pl
@@ -125,7 +125,7 @@ def make_plan(
             need = _find_need(task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry)
             if need is not None:
                 holder = leased.get((batch.name, key))
-                needs.append(need if holder is None else _with_holder(need, holder))
+                needs.append(replace(need, leased_by=holder))
             else:
                 done.append(partition)
             version = state.data_version if state and need is None else None
@@ -244,14 +244,21 @@ def _find_need(
     stamped: Mapping[str, str],
     retry: RetryMode,
 ) -> Need | None:
-    is_current = state is not None and state.fingerprint == fingerprint(batch.content, spec)
-    if is_current and not any(n for s, n in state.counts.items() if s != "reused" and retry.selects(Status(s))):
+    is_finished = state is not None and state.fingerprint == fingerprint(batch.content, spec)
+    if state and is_finished and not any(state.counts.get(s, 0) for s in Status if retry.selects(s)):
         if stamped.get(str(partition)) == state.data_version:
             return None
         return Need(partition=partition, reasons=("finished, but Dagster wasn't told",))
     parts = {"source": batch.content, **spec.parts}
     counts = _count_records(task.variants[partition.variant], task, platform, batch, spec, retry)
-    return Need(partition=partition, **counts, reasons=_find_reasons(parts, state, counts))
+    return Need(
+        partition=partition,
+        missing=counts["missing"],
+        stale=counts["stale"],
+        retried=counts["retried"],
+        rejudged=counts["rejudged"],
+        reasons=_find_reasons(parts, state, counts),
+    )
 
 
 def _find_reasons(parts: Mapping[str, str], state: PartitionState | None, counts: Mapping[str, int]) -> tuple[str, ...]:
@@ -287,15 +294,3 @@ def _count_records(
                 elif state.accept_spec != spec.accept_spec:
                     counts["rejudged"] += 1
     return counts
-
-
-def _with_holder(need: Need, holder: str) -> Need:
-    return Need(
-        partition=need.partition,
-        missing=need.missing,
-        stale=need.stale,
-        retried=need.retried,
-        rejudged=need.rejudged,
-        reasons=need.reasons,
-        leased_by=holder,
-    )

@@ -115,7 +115,8 @@ def main() -> None:
     runner, worker = parts["runner"], parts["worker"]
     n = runner["records"]
     print(f"runner: {n} records, {runner['invalid']} invalid, {runner['first_sent']} sent")
-    print(f"  {n / runner['first_s']:.0f} records/s, {1e6 * runner['first_cpu_s'] / n:.0f} us CPU/record, peak {runner['peak_mb']} MB")
+    cpu_us = 1e6 * runner["first_cpu_s"] / n
+    print(f"  {n / runner['first_s']:.0f} records/s, {cpu_us:.0f} us CPU/record, peak {runner['peak_mb']} MB")
     print(f"  again, with nothing to do: {runner['second_s']} s, {runner['second_sent']} sent")
     print(f"plain asyncio worker: {n / worker['s']:.0f} records/s, peak {worker['peak_mb']} MB")
     print(f"ratio runner / worker: {worker['s'] / runner['first_s']:.2f}")

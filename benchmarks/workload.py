@@ -12,7 +12,7 @@ from batch_assets.core.models import ModelEntry, Sampling
 from batch_assets.core.prompts import load_prompts
 from batch_assets.core.tasks import Task
 
-WORDS = "card transfer login loan fee fraud app why where when lost blocked money please help account code again".split()
+WORDS = ("card", "transfer", "login", "loan", "fee", "fraud", "app", "why", "where", "lost", "money", "please", "help")
 PROMPT = """---
 description: zero-shot
 system: Sort the ticket. Answer with JSON.

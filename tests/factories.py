@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from batch_assets.core.attempts import ErrorKind, RetryMode, RetryPolicy, Status
 from batch_assets.core.canonical import digest
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.errors import RequestFailed
-from batch_assets.core.identity import fingerprint, variant_spec
+from batch_assets.core.identity import fingerprint, request_key, variant_spec
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.prompts import load_prompts
 from batch_assets.core.records import Record
@@ -141,6 +142,21 @@ def make_work(
     )
 
 
+def find_key(work: PartitionWork, record: Record) -> str:
+    """Return the request_key of a record in a work."""
+    return request_key(work.variant.prompt.render(record), work.spec)
+
+
+def write_deaths(database: Database, work: PartitionWork, records: Iterable[Record], *alone: bool) -> None:
+    """Write claims without an end, one per record and flag in `alone`, as killed runs leave them."""
+    claims = [
+        make_claim(r.item_id, key=work.key, batch=work.batch, request_key=find_key(work, r), is_alone=is_alone)
+        for is_alone in alone
+        for r in records
+    ]
+    write_rows(database, claims=claims)
+
+
 def make_runner(
     database: Database,
     engine: "ScriptedEngine",
@@ -193,6 +209,23 @@ def load_tries(database: Database, item_id: str | None = None) -> list[sa.RowMap
 def load_open_claims(database: Database) -> list[str]:
     """Return the item_ids of claims without an end: the deaths."""
     return [t["item_id"] for t in load_tries(database) if t["ended_at"] is None]
+
+
+class HookedDatabase(Database):
+    """A store that calls `before_commit` with the number of each write, from 1, in the thread that writes."""
+
+    def __init__(self, database: Database, before_commit: Callable[[int], object]) -> None:
+        super().__init__(database.engine)
+        self._before_commit = before_commit
+        self.writes = 0
+
+    @contextmanager
+    def write(self) -> Iterator[sa.Connection]:
+        """Yield a connection; what the hook raises rolls the transaction back."""
+        with super().write() as connection:
+            yield connection
+            self.writes += 1
+            self._before_commit(self.writes)
 
 
 # Rows of the store

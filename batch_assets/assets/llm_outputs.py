@@ -73,7 +73,7 @@ def build_llm_outputs(
         group_name=task.name,
         owners=list(task.owners),
         kinds={"vllm", "sql"},
-        description=f"One row per record and variant in llm_batch_results: the answer of {models}, or why there is none.",
+        description=f"One row per record and variant, in llm_batch_results: the answer of {models}, or its reason.",
         required_resource_keys={PLATFORM},
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:

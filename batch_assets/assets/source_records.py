@@ -76,8 +76,11 @@ def freeze(
 def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:
     with platform.database.read() as connection:
         known = load_batches(connection, task.name).get(ref.batch)
-    is_same = known is not None and known.source_hash == read.source_hash
-    if is_same and platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists():
+    if (
+        known
+        and known.source_hash == read.source_hash
+        and platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists()
+    ):
         with platform.database.write() as connection:
             touch_batch(connection, task.name, ref.batch, ref.stamp)
         return known

@@ -1,5 +1,6 @@
 """validated_results [batch × variant]: the `ok` rows as a typed frame, each judged again from its stored completion."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -37,6 +38,7 @@ def make_frame(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, l
         c.batch == work.batch,
         c.status == Status.OK,
     )
+    columns = answer_columns(work.task.output)
     rows: list[dict[str, Any]] = []
     disagreeing: list[str] = []
     with platform.database.read() as connection:
@@ -54,7 +56,7 @@ def make_frame(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, l
                 "batch": work.batch,
                 "prompt_ver": key.prompt_ver,
                 "model_id": key.model_id,
-                **_flatten(row["payload"]),
+                **_flatten(row["payload"], columns),
                 "attempts": row["attempts"],
                 "is_reused": row["reused_from"] is not None,
                 "updated_at": row["updated_at"],
@@ -69,8 +71,10 @@ def _schema(work: PartitionWork) -> dict[str, Any]:
     return {**keys, **answer_columns(work.task.output), **own}
 
 
-def _flatten(payload: dict[str, Any]) -> dict[str, Any]:
+def _flatten(payload: Mapping[str, Any], columns: Mapping[str, type[pl.DataType]]) -> dict[str, Any]:
+    """Return an answer's fields as column values; what has no column type of its own becomes JSON text."""
+    found = {name: payload.get(name.removeprefix(OUTPUT_PREFIX)) for name in columns}
     return {
-        OUTPUT_PREFIX + name: canonical_json(value) if isinstance(value, dict | list) else value
-        for name, value in payload.items()
+        name: canonical_json(value) if columns[name] is pl.String and not isinstance(value, str | None) else value
+        for name, value in found.items()
     }

@@ -1,5 +1,7 @@
 """Frame contracts (pandera) as checks: one factory for all frames."""
 
+from typing import cast
+
 import dagster as dg
 import pandera.polars as pa
 import polars as pl
@@ -16,7 +18,8 @@ def check_contract(frame: pl.DataFrame, schema: pa.DataFrameSchema) -> Finding:
     try:
         schema.validate(frame, lazy=True)
     except SchemaErrors as e:
-        cases = [f"{f['column']}: {f['check']}: {f['failure_case']}" for f in e.failure_cases.to_dicts()]
+        found = cast("pl.DataFrame", e.failure_cases).to_dicts()
+        cases = [f"{f['column']}: {f['check']}: {f['failure_case']}" for f in found]
         return Finding(
             name=CONTRACT,
             passed=False,

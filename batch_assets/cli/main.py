@@ -1,4 +1,7 @@
-"""The verbs of `batch-assets`. Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault."""
+"""The verbs of `batch-assets`.
+
+Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+"""
 
 import sys
 import time
@@ -68,16 +71,19 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
     settings = load_settings()
     log = settings.home / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
     try:
-        with quiet(log) as console, ProgressView(Console(quiet=True) if as_json else console) as view:
-            with open_session(view.observe) as session:
-                bound = session.find_task(task)
-                selection = _select(session, *bound, batch, variant)
-                for run_id in end_dead_runs(session.instance):
-                    view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
-                launcher = Launcher(session.project, session.platform, session.instance, view.say)
-                summary = launcher.run(*bound, selection, RetryMode(retry))
-                with session.platform.database.read() as connection:
-                    reports = load_reports(connection, task)
+        with (
+            quiet(log) as console,
+            ProgressView(Console(quiet=True) if as_json else console) as view,
+            open_session(view.observe) as session,
+        ):
+            bound = session.find_task(task)
+            selection = _select(session, *bound, batch, variant)
+            for run_id in end_dead_runs(session.instance):
+                view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
+            launcher = Launcher(session.project, session.platform, session.instance, view.say)
+            summary = launcher.run(*bound, selection, RetryMode(retry))
+            with session.platform.database.read() as connection:
+                reports = load_reports(connection, task)
     except BaseException:
         click.echo(f"the log is {_shorten(log)}", err=True)
         raise

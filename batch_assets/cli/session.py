@@ -1,6 +1,6 @@
 """What every verb opens: settings, project, platform, instance."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Session:
 
 
 @contextmanager
-def open_session(observer: Observer | None = None) -> Iterator[Session]:
+def open_session(observer: Observer | None = None) -> Generator[Session, None, None]:
     """Open everything, and close it in the end."""
     settings = load_settings()
     project = load_project(settings)

@@ -132,9 +132,7 @@ def _make_table(title: str, words: Sequence[str], numbers: Sequence[str]) -> Tab
 
 
 def _check_line(check: FailedCheck) -> str:
-    figures = ", ".join(
-        f"{k} {v}" for k, v in check.metadata.items() if isinstance(v, int | float) or (k != "note" and v)
-    )
+    figures = ", ".join(f"{k} {v}" for k, v in check.metadata.items() if v not in ("", None))
     return f"{check.asset}.{check.check} {check.partition}: {figures}"
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ PLAIN_EVERY_S = 10.0
 
 
 @contextmanager
-def quiet(log_path: Path) -> Iterator[Console]:
+def quiet(log_path: Path) -> Generator[Console, None, None]:
     """Send the process's output to a log file; yield a console that still reaches the terminal.
 
     File descriptors are redirected, not Python's streams: vLLM and torch also write from C++.

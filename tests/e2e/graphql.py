@@ -76,7 +76,8 @@ class WebUi:
 
     def wait_for_backfill(self, backfill_id: str, timeout_s: float = 300) -> str:
         def status() -> str:
-            query = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+            query = """query($id: String!) {
+                partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"""
             return self.ask(query, id=backfill_id)["partitionBackfillOrError"]["status"]
 
         return self._wait(status, {"COMPLETED_SUCCESS", "COMPLETED_FAILED", "CANCELED", "FAILED"}, timeout_s)

@@ -5,7 +5,6 @@ Slow because webserver and daemon take twenty seconds to start, and each run of 
 
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from graphql import WebUi

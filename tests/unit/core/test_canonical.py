@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from batch_assets.core.canonical import canonical_json, digest, digest_text, normalise
 
-texts = st.text(max_size=8) | st.sampled_from(["é", "e\u0301", "ﬁ", "Å", "\u212b", "가", "\u1100\u1161", "й", "и\u0306"])
+texts = st.text(max_size=8) | st.sampled_from(
+    ["é", "e\u0301", "ﬁ", "Å", "\u212b", "가", "\u1100\u1161", "й", "и\u0306"]
+)
 composed_texts = texts.map(lambda text: unicodedata.normalize("NFC", text))
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
 values = st.recursive(

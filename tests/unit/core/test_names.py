@@ -73,7 +73,9 @@ def test_a_variant_whose_parts_could_not_be_told_apart_is_refused(prompt_ver: st
 
 
 @settings(deadline=None)
-@given(st.text(st.sampled_from("ab-."), min_size=1, max_size=6), st.text(st.sampled_from("ab-."), min_size=1, max_size=6))
+@given(
+    st.text(st.sampled_from("ab-."), min_size=1, max_size=6), st.text(st.sampled_from("ab-."), min_size=1, max_size=6)
+)
 def test_a_variant_key_splits_into_the_parts_that_it_was_made_of(prompt_ver: str, model_id: str) -> None:
     try:
         key = variant_key(prompt_ver, model_id)

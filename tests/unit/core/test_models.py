@@ -1,0 +1,107 @@
+"""Entries of models.yaml: what is wrong is said by file, entry and field."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.models import ModelEntry, load_models
+
+Load = Callable[[str], dict[str, ModelEntry]]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """A function that loads a models.yaml of the given text."""
+
+    def load_it(text: str) -> dict[str, ModelEntry]:
+        path = tmp_path / "models.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_models(path)
+
+    return load_it
+
+
+def test_an_entry_is_known_by_its_name(load: Load) -> None:
+    found = load("one: {weights: a/b, engine: vllm}\ntwo: {weights: c, engine: openai, base_url: 'http://x/v1'}")
+    assert list(found) == ["one", "two"]
+    assert found["one"].model_id == "one"
+    assert found["two"].base_url == "http://x/v1"
+
+
+def test_an_entry_that_says_little_gets_defaults_that_work(load: Load) -> None:
+    entry = load("m: {weights: w, engine: fake}")["m"]
+    assert entry.sampling.temperature == 0
+    assert entry.price_per_gpu_hour == 0
+    assert entry.max_in_flight >= 1
+    assert entry.timeout_s > 0
+
+
+def test_entries_may_share_what_they_have_in_common(load: Load) -> None:
+    found = load("a: &a {weights: w, engine: fake, timeout_s: 5}\nb: {<<: *a, weights: v}")
+    assert (found["b"].weights, found["b"].timeout_s) == ("v", 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("m: {weights: w, engine: fake, wieghts: x}", "m: wieghts: Extra inputs are not permitted"),
+        ("m: {engine: fake}", "m: weights: Field required"),
+        ("m: {weights: w}", "m: engine: Field required"),
+        ("m: {weights: w, engine: ollama}", "m: engine: Input should be 'vllm', 'openai' or 'fake'"),
+        ("m: {weights: w, engine: fake, sampling: {temprature: 1}}", "m: sampling.temprature: Extra inputs"),
+        ("m: {weights: w, engine: fake, sampling: {temperature: 3}}", "m: sampling.temperature: "),
+        ("m: {weights: w, engine: fake, sampling: {temperature: .nan}}", "m: sampling.temperature: "),
+        ("m: {weights: w, engine: fake, sampling: {top_p: 0}}", "m: sampling.top_p: "),
+        ("m: {weights: w, engine: fake, sampling: {max_tokens: 0}}", "m: sampling.max_tokens: "),
+        ("m: {weights: w, engine: fake, sampling: {stop: x}}", "m: sampling.stop: "),
+        ("m: {weights: w, engine: fake, price_per_gpu_hour: -1}", "m: price_per_gpu_hour: "),
+        ("m: {weights: w, engine: fake, max_in_flight: 0}", "m: max_in_flight: "),
+        ("m: {weights: w, engine: fake, max_in_flight: 5000}", "m: max_in_flight: "),
+        ("m: {weights: w, engine: fake, timeout_s: 0}", "m: timeout_s: "),
+        ("m: {weights: w, engine: fake, op_tags: {a: 1}}", "m: op_tags.a: "),
+        ("m: {weights: w, engine: fake, engine_args: [1]}", "m: engine_args: "),
+        ("m: {weights: w, engine: openai}", "m: base_url: an openai engine needs the server's address"),
+        ("m: {weights: w, engine: vllm, base_url: 'http://x'}", "m: base_url and api_key_env are for engine: openai"),
+        ("m: {weights: w, engine: fake, api_key_env: K}", "m: base_url and api_key_env are for engine: openai"),
+        ("m: {weights: w, engine: openai, base_url: 'http://x', engine_args: {a: 1}}", "m: engine_args: a server"),
+        ("m: 3", "m: expected a mapping of fields"),
+        ("m:", "m: expected a mapping of fields"),
+        ("m|x: {weights: w, engine: fake}", "model 'm|x' can't be a partition key"),
+        ("org/m: {weights: w, engine: fake}", "model 'org/m' can't be a partition key"),
+        ("m: {weights: w, engine: fake}\nm: {weights: v, engine: fake}", "the key 'm' comes twice"),
+        ("m: {weights: w, engine: fake, weights: v}", "the key 'weights' comes twice"),
+        ("- m", "expected a mapping of model_id to entry"),
+        ("", "expected a mapping of model_id to entry"),
+        ("m: [", "not YAML"),
+        ("m: {weights: 2026-13-45, engine: fake}", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_entry_and_field(load: Load, tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)) as error:
+        load(text)
+    assert str(tmp_path / "models.yaml") in str(error.value)
+
+
+def test_every_problem_of_an_entry_is_named_at_once(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"weights: Field required.*; .*timeout: Extra inputs"):
+        load("m: {engine: fake, timeout: 3}")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"models\.yaml: no such file; it lists the models by name"):
+        load_models(tmp_path / "models.yaml")
+
+
+def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_bytes(b"m: {weights: caf\xe9, engine: fake}")
+    with pytest.raises(ConfigError, match=r"models\.yaml: can't be read"):
+        load_models(path)
+
+
+def test_an_engine_argument_that_yaml_reads_as_a_date_can_still_be_hashed(load: Load) -> None:
+    entry = load("m: {weights: w, engine: fake, engine_args: {since: 2026-11-01}}")["m"]
+    assert entry.identity(None)["engine_args"] == {"since": "2026-11-01"}
