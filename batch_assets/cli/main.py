@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import click
+from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
 
 from batch_assets.cli.launch import Launcher
@@ -172,7 +173,7 @@ def main() -> None:
         click.echo(f"stopped: {e}", err=True)
         click.echo("what was done is kept; the same command goes on from there", err=True)
         sys.exit(STOPPED)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         click.echo("stopped; what had arrived is kept, and the same command goes on from there", err=True)
         sys.exit(STOPPED)
 

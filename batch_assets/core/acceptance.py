@@ -14,6 +14,7 @@ from batch_assets.core.completions import Completion
 from batch_assets.core.tasks import Task
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_TOO_BIG = "a number of more than 64 bits, which no column keeps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def accept(completion: Completion, task: Task) -> Verdict:
     # By alias, as the output schema and the columns of validated_results name the fields.
     payload = answer.model_dump(mode="json", by_alias=True)
     if any(not _is_sized(v) for v in _walk(payload)):
-        return _refuse(ErrorKind.SCHEMA, "a number of more than 64 bits, which no column keeps")
+        return _refuse(ErrorKind.SCHEMA, _TOO_BIG)
     for rule in task.rules:
         problem = rule(answer)
         if problem is not None:
@@ -85,8 +86,11 @@ def _check_json(text: str) -> Verdict | None:
         return _refuse(ErrorKind.NOT_JSON, f"not JSON: {e}")
     if not isinstance(value, dict):
         return _refuse(ErrorKind.NOT_OBJECT, f"expected an object, found {type(value).__name__}")
-    if any(isinstance(v, str) and _UNSTORABLE.search(v) for v in _walk(cast("object", value))):
-        return _refuse(ErrorKind.CONTROL_CHARACTERS, "a NUL or an unpaired surrogate, which no database keeps")
+    for found in _walk(cast("object", value)):
+        if isinstance(found, str) and _UNSTORABLE.search(found):
+            return _refuse(ErrorKind.CONTROL_CHARACTERS, "a NUL or an unpaired surrogate, which no database keeps")
+        if isinstance(found, float) and not math.isfinite(found):
+            return _refuse(ErrorKind.SCHEMA, _TOO_BIG)
     return None
 
 

@@ -4,6 +4,7 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import sqlalchemy as sa
 from jinja2 import TemplateError
 
 from batch_assets.core.acceptance import Verdict, accept
@@ -44,6 +45,15 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """A record of this batch, and its row if that is of the same record, prompt and model."""
+
+    record: Record
+    hash: str
+    state: RowState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
     """A record that has no valid row. `is_retry`: the row stands, and the operator wants it asked again."""
 
@@ -66,45 +76,62 @@ class Preparer:
         work = partition.work
         prepared = Prepared()
         with self._database.read() as connection:
-            ids = [r.item_id for r in records]
-            foreign = load_foreign(connection, work.task.name, work.batch, ids)
-            states = load_states(connection, work.key, ids)
-            prepared.tally.superseded += len(foreign)
-            candidates: list[_Candidate] = []
-            rejudged: list[tuple[str, RowState]] = []
-            for record in records:
-                if record.item_id in foreign:
-                    continue
-                state = states.get(record.item_id)
-                found = input_hash(record, work.variant.prompt.fields)
-                if state and state.input_hash == found and state.request_spec == work.spec.request_spec:
-                    if not self._retry.selects(state.status):
-                        prepared.tally.already_done += 1
-                        if state.accept_spec != work.spec.accept_spec:
-                            rejudged.append((record.item_id, state))
-                        continue
-                    is_retry = True
-                else:
-                    is_retry = False
-                candidate = self._render(work, record, found, is_retry, prepared)
-                if candidate:
-                    candidates.append(candidate)
+            known = self._look_up(connection, work, records, prepared)
+            outdated = [k.state for k in known if k.state and k.state.accept_spec != work.spec.accept_spec]
+            past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
+            candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
             keys = [] if self._retry is RetryMode.ALL else [c.request.request_key for c in candidates]
             answers = find_answers(connection, keys)
-            past = load_attempts(connection, [s.attempt_id for _, s in rejudged if s.attempt_id])
-        prepared.results += [self._judge_again(work, item_id, state, past) for item_id, state in rejudged]
-        prepared.tally.rejudged += len(rejudged)
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
             self._settle(partition, candidate, own, answers.get(candidate.request.request_key), prepared)
         return prepared
 
-    def _render(
-        self, work: PartitionWork, record: Record, found: str, is_retry: bool, prepared: Prepared
+    def _look_up(
+        self, connection: sa.Connection, work: PartitionWork, records: Sequence[Record], prepared: Prepared
+    ) -> list[_Known]:
+        ids = [r.item_id for r in records]
+        foreign = load_foreign(connection, work.task.name, work.batch, ids)
+        states = load_states(connection, work.key, ids)
+        prepared.tally.superseded += len(foreign)
+        known: list[_Known] = []
+        for record in records:
+            if record.item_id in foreign:
+                continue
+            found = input_hash(record, work.variant.prompt.fields)
+            state = states.get(record.item_id)
+            is_same = state and state.input_hash == found and state.request_spec == work.spec.request_spec
+            known.append(_Known(record=record, hash=found, state=state if is_same else None))
+        return known
+
+    def _sort(
+        self, work: PartitionWork, known: _Known, past: Mapping[str, PastAttempt], prepared: Prepared
     ) -> _Candidate | None:
+        """Return what is to be asked; else the row stands, or is judged again where the rules have changed.
+
+        What the operator wants asked again is judged again first: an answer that is acceptable now costs no request.
+        """
+        state = known.state
+        if state is None:
+            return self._render(work, known, prepared, is_retry=False)
+        is_asked = self._retry.selects(state.status)
+        if state.accept_spec != work.spec.accept_spec:
+            result = self._judge_again(work, known.record.item_id, state, past)
+            if result is None:
+                return self._render(work, known, prepared, is_retry=False)
+            is_asked = is_asked and self._retry.selects(result.status)
+            if not is_asked or result.status is Status.OK:  # an `ok` is kept, whatever a new answer is like
+                prepared.tally.rejudged += 1
+                prepared.results.append(result)
+        if is_asked:
+            return self._render(work, known, prepared, is_retry=True)
+        prepared.tally.already_done += 1
+        return None
+
+    def _render(self, work: PartitionWork, known: _Known, prepared: Prepared, *, is_retry: bool) -> _Candidate | None:
         """Render a record, or give it its row where there is nothing to ask."""
-        prompt = work.variant.prompt
+        prompt, record, found = work.variant.prompt, known.record, known.hash
         required = [f for f in work.task.required_fields if f in prompt.fields]
         if any(is_blank(record, [f]) for f in required) or is_blank(record, prompt.fields):
             words = f"nothing to ask: {', '.join(required or prompt.fields)} is empty"
@@ -135,24 +162,18 @@ class Preparer:
         """Take an earlier answer where one stands, else ask; a record that dies alone again and again is not asked."""
         work, key = partition.work, candidate.request.request_key
         own = [a for a in history if a.request_key == key]
-        earlier = None if candidate.is_retry else _find_standing(own)
-        result: Result | None = None
-        if earlier is not None:
-            result = self._reuse(work, candidate, earlier, attempts=len(own))
-        elif answer is not None and self._retry is not RetryMode.ALL:
-            reused = self._reuse(work, candidate, answer, attempts=0)
-            result = reused if reused.status is Status.OK else None
+        result = self._find_result(work, candidate, own, answer)
         if result is not None:
             prepared.tally.reused += 1
             prepared.results.append(result)
             return
-        deaths = [a for a in own if not a.is_ended]
+        deaths = _find_deaths(own)
         if not candidate.is_retry and sum(a.is_alone for a in deaths) >= QUARANTINE_DEATHS_ALONE:
             words = f"the engine died {len(deaths)} times with this record in flight, the last times with it alone"
             prepared.results.append(
                 self.error(
                     work, candidate.record.item_id, candidate.hash, ErrorKind.KILLS_ENGINE, words,
-                    request_key=key, attempts=len(own), attempt_id=own[-1].attempt_id,
+                    request_key=key, attempts=len(own), attempt_id=deaths[-1].attempt_id,
                 )
             )  # fmt: skip
             return
@@ -166,6 +187,17 @@ class Preparer:
                 is_suspect=len(deaths) >= SUSPECT_DEATHS,
             )
         )
+
+    def _find_result(
+        self, work: PartitionWork, candidate: _Candidate, own: Sequence[PastAttempt], answer: PastAttempt | None
+    ) -> Result | None:
+        """Return the row that earlier attempts give: its own last answer or permanent failure, anyone's if `ok`."""
+        earlier = None if candidate.is_retry else _find_standing(own)
+        result = None if earlier is None else self._reuse(work, candidate, earlier, len(own))
+        if answer is not None and (result is None or result.status is not Status.OK):
+            reused = self._reuse(work, candidate, answer, len(own))
+            result = reused if reused.status is Status.OK else result
+        return result
 
     def _reuse(self, work: PartitionWork, candidate: _Candidate, past: PastAttempt, attempts: int) -> Result:
         return self.row(
@@ -181,13 +213,18 @@ class Preparer:
 
     def _judge_again(
         self, work: PartitionWork, item_id: str, state: RowState, past: Mapping[str, PastAttempt]
-    ) -> Result:
-        """Judge a row's stored completion under the present rules; where there is no answer, its error stands."""
+    ) -> Result | None:
+        """Judge a row's stored completion under the present rules; an error without one stands.
+
+        None where the completion of an answer is gone: that must not pass as judged.
+        """
         attempt = past.get(state.attempt_id or "")
         if attempt is not None and attempt.completion is not None:
             verdict = accept(attempt.completion, work.task)
-        else:
+        elif state.status is Status.ERROR:
             verdict = Verdict(status=state.status, error_kind=state.error_kind, error=state.error)
+        else:
+            return None
         return self.row(
             work,
             item_id,
@@ -262,3 +299,9 @@ def _find_standing(own: Sequence[PastAttempt]) -> PastAttempt | None:
     """Return a record's own last attempt at the same request, if it ended in an answer or a permanent failure."""
     ended = [a for a in own if a.is_ended and (a.completion is not None or a.error_kind in PERMANENT)]
     return ended[-1] if ended else None
+
+
+def _find_deaths(own: Sequence[PastAttempt]) -> list[PastAttempt]:
+    """Return a record's claims without an end, oldest first. Those before an answer don't count: it came through."""
+    answered = max((n for n, a in enumerate(own) if a.completion is not None), default=-1)
+    return [a for a in own[answered + 1 :] if not a.is_ended]

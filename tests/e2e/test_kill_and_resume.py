@@ -4,6 +4,7 @@ Slow because each command is a process of its own, as a person's is (4 s each).
 """
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,3 +157,22 @@ RULE = '''def no_urgent_fees(answer: Triage) -> str | None:
     """Refuse urgency for fees."""
     return "a fee is never urgent" if answer.label == "fee" and answer.urgent else None
 '''
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_told_to_stop_keeps_what_arrived_and_gives_back_the_rest(
+    place: Workplace, server: Server, number: signal.Signals
+) -> None:
+    process = place.start("run", "ticket_triage")
+    wait_until(lambda: server.count() > 60 or process.poll() is not None, 60, "some requests")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "goes on from there" in err
+    assert "Traceback" not in err
+    outcomes = dict(place.query("SELECT coalesce(outcome, 'open'), count(*) FROM llm_attempts GROUP BY 1"))
+    assert "open" not in outcomes, "no claim is left without an end"
+    assert 0 < outcomes["released"] <= WINDOW
+    assert place.query("SELECT count(*) FROM llm_leases") == [(0,)]
+    place.call("run", "ticket_triage")
+    assert_complete(place, server, kills=1)

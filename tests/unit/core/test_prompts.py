@@ -123,7 +123,7 @@ def test_prompts_are_found_by_the_name_of_their_file(write: Write, tmp_path: Pat
         (f"{HEAD}\nexamples:\n  - input: {{text: 1}}\n    output: {{}}", "examples.0.input.text"),
         (f"{HEAD}\nexamples:\n  - input: {{text: x}}", "examples.0.output: Field required"),
         ("- a list", "valid dictionary"),
-        ("", "expected front matter"),
+        ("", "valid dictionary"),
         ("description: [", "front matter is not YAML"),
         ("description: a\ndescription: b", "the key 'description' comes twice"),
         (f"{HEAD}\nsystem: 2026-13-45", "front matter is not YAML"),

@@ -1,0 +1,340 @@
+"""`accept`: every completion gets one verdict, of a closed kind, the same one each time, and no text breaks it."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from batch_assets.core.acceptance import Verdict, accept
+from batch_assets.core.attempts import ErrorKind, Status
+from batch_assets.core.completions import Completion
+from batch_assets.core.tasks import Rule, Task
+
+NASTY = Path(__file__).resolve().parents[4] / "shared" / "data" / "nasty"
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    label: Literal["card", "fee"]
+    urgent: bool
+    guests: int | None = None
+    share: float = 0.0
+    notes: list[dict[str, Any]] = []
+    anything: Any = None
+
+
+class Lenient(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+def no_urgent_fee(answer: Answer) -> str | None:
+    return "a fee is never urgent" if answer.label == "fee" and answer.urgent else None
+
+
+def make_task(output: type[BaseModel] = Answer, *rules: Rule) -> Task:
+    return Task(name="t", output=output, prompts={}, models={}, rules=rules)
+
+
+TASK = make_task(Answer, no_urgent_fee)
+GOOD = '{"label":"card","urgent":true}'
+
+
+def judge(text: str, finish_reason: str | None = "stop", task: Task = TASK) -> Verdict:
+    return accept(Completion(text=text, finish_reason=finish_reason), task)
+
+
+def with_value(name: str, value: str) -> str:
+    """Return GOOD with one field more, its value as JSON text."""
+    return f'{GOOD[:-1]},"{name}":{value}}}'
+
+
+# The table: completion → kind
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        f" \n{GOOD}\n\t ",
+        '{"urgent": false, "label": "fee"}',
+        with_value("guests", "null"),
+        with_value("guests", "9223372036854775807"),
+        with_value("guests", "-9223372036854775808"),
+        with_value("share", "1"),
+        with_value("share", "1.7976931348623157e308"),
+        with_value("anything", r'"\\u0000 and \\ud800 are spelt out, not meant"'),
+        with_value("anything", r'"\ud83d\ude00"'),
+        with_value("anything", '"\u2028 \x7f \u200b"'),
+        with_value("anything", "[" * 150 + "]" * 150),
+        with_value("notes", '[{"a":1},{"a":1}]'),
+    ],
+)
+def test_an_answer_that_fits_is_ok(text: str) -> None:
+    verdict = judge(text)
+    assert (verdict.status, verdict.error_kind, verdict.error) == (Status.OK, None, None)
+    assert verdict.payload is not None
+    assert list(verdict.payload) == list(Answer.model_fields)
+    assert verdict.payload.items() >= json.loads(text).items()
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "kind"),
+    [
+        ("length", ErrorKind.TRUNCATED),
+        ("content_filter", ErrorKind.REFUSED),
+        ("tool_calls", ErrorKind.UNFINISHED),
+        ("abort", ErrorKind.UNFINISHED),
+        ("STOP", ErrorKind.UNFINISHED),
+        ("", ErrorKind.UNFINISHED),
+        (None, ErrorKind.UNFINISHED),
+    ],
+)
+@pytest.mark.parametrize("text", [GOOD, GOOD[:-1], ""])
+def test_an_answer_that_did_not_finish_is_refused_whatever_it_looks_like(
+    text: str, finish_reason: str | None, kind: ErrorKind
+) -> None:
+    assert judge(text, finish_reason).error_kind is kind
+
+
+REFUSED: dict[str, tuple[str, ErrorKind]] = {
+    "empty": ("", ErrorKind.EMPTY_ANSWER),
+    "whitespace": (" \n\t\r ", ErrorKind.EMPTY_ANSWER),
+    "prose before": (f"Here you are: {GOOD}", ErrorKind.NOT_JSON),
+    "prose after": (f"{GOOD} I hope that helps", ErrorKind.NOT_JSON),
+    "fences": (f"```json\n{GOOD}\n```", ErrorKind.NOT_JSON),
+    "two answers": (f"{GOOD}\n{GOOD}", ErrorKind.NOT_JSON),
+    "cut off": (GOOD[:-1], ErrorKind.NOT_JSON),
+    "single quotes": (GOOD.replace('"', "'"), ErrorKind.NOT_JSON),
+    "trailing comma": (f"{GOOD[:-1]},}}", ErrorKind.NOT_JSON),
+    "python's True": (GOOD.replace("true", "True"), ErrorKind.NOT_JSON),
+    "a comment": (f"{GOOD} // done", ErrorKind.NOT_JSON),
+    "a BOM": (f"\ufeff{GOOD}", ErrorKind.NOT_JSON),
+    "NaN": (with_value("share", "NaN"), ErrorKind.NOT_JSON),
+    "Infinity": (with_value("share", "Infinity"), ErrorKind.NOT_JSON),
+    "-Infinity": (with_value("anything", "[-Infinity]"), ErrorKind.NOT_JSON),
+    "a raw newline in a string": (with_value("anything", '"a\nb"'), ErrorKind.NOT_JSON),
+    "a raw NUL in a string": (with_value("anything", '"a\x00b"'), ErrorKind.NOT_JSON),
+    "more digits than Python reads": (with_value("anything", "9" * 5000), ErrorKind.NOT_JSON),
+    "an array": (f"[{GOOD}]", ErrorKind.NOT_OBJECT),
+    "a string": ('"card"', ErrorKind.NOT_OBJECT),
+    "a number": ("1", ErrorKind.NOT_OBJECT),
+    "a float beyond all": ("1e400", ErrorKind.NOT_OBJECT),
+    "true": ("true", ErrorKind.NOT_OBJECT),
+    "null": ("null", ErrorKind.NOT_OBJECT),
+    "a doubled key": (with_value("label", '"card"'), ErrorKind.DOUBLED_KEY),
+    "a doubled key, spelt otherwise": (with_value("\\u006cabel", '"fee"'), ErrorKind.DOUBLED_KEY),
+    "a doubled key inside": (with_value("notes", '[{"a":1,"b":2,"a":1}]'), ErrorKind.DOUBLED_KEY),
+    "an escaped NUL": (with_value("anything", r'"a\u0000b"'), ErrorKind.CONTROL_CHARACTERS),
+    "an escaped NUL inside": (with_value("notes", r'[{"a":["\u0000"]}]'), ErrorKind.CONTROL_CHARACTERS),
+    "an escaped NUL in a key": (with_value("notes", r'[{"\u0000":1}]'), ErrorKind.CONTROL_CHARACTERS),
+    "half a surrogate pair": (with_value("anything", r'"\ud83d"'), ErrorKind.CONTROL_CHARACTERS),
+    "the other half": (with_value("anything", r'"\ude00"'), ErrorKind.CONTROL_CHARACTERS),
+    "a pair the wrong way round": (with_value("anything", r'"\ude00\ud83d"'), ErrorKind.CONTROL_CHARACTERS),
+    "a raw surrogate": (with_value("anything", '"\ud800"'), ErrorKind.CONTROL_CHARACTERS),
+    "a bool as text": (GOOD.replace("true", '"true"'), ErrorKind.SCHEMA),
+    "a bool as number": (GOOD.replace("true", "1"), ErrorKind.SCHEMA),
+    "an int as text": (with_value("guests", '"4"'), ErrorKind.SCHEMA),
+    "an int as float": (with_value("guests", "4.0"), ErrorKind.SCHEMA),
+    "an int as bool": (with_value("guests", "true"), ErrorKind.SCHEMA),
+    "a float as text": (with_value("share", '"0.5"'), ErrorKind.SCHEMA),
+    "a wrong label": (GOOD.replace("card", "Card"), ErrorKind.SCHEMA),
+    "a label with a space": (GOOD.replace("card", "card "), ErrorKind.SCHEMA),
+    "null for a label": (GOOD.replace('"card"', "null"), ErrorKind.SCHEMA),
+    "a field too many": (with_value("reason", '"x"'), ErrorKind.SCHEMA),
+    "a field too few": ('{"label":"card"}', ErrorKind.SCHEMA),
+    "no field": ("{}", ErrorKind.SCHEMA),
+    "an int beyond 64 bits": (with_value("guests", str(2**63)), ErrorKind.SCHEMA),
+    "a huge int": (with_value("guests", str(10**400)), ErrorKind.SCHEMA),
+    "a huge int for a float": (with_value("share", str(10**400)), ErrorKind.SCHEMA),
+    "a float beyond all, inside": (with_value("share", "1e400"), ErrorKind.SCHEMA),
+    "a negative float beyond all": (with_value("notes", '[{"a":-1e400}]'), ErrorKind.SCHEMA),
+    "nested deeper than pydantic reads": (with_value("anything", "[" * 500 + "]" * 500), ErrorKind.SCHEMA),
+    "nested deeper than Python reads": (with_value("anything", "[" * 100_000 + "]" * 100_000), ErrorKind.SCHEMA),
+    "opened and never closed": ("[" * 100_000, ErrorKind.SCHEMA),
+    "objects in objects": ('{"a":' * 100_000, ErrorKind.SCHEMA),
+    "what a rule refuses": ('{"label":"fee","urgent":true}', ErrorKind.RULE),
+}
+
+
+@pytest.mark.parametrize(("text", "kind"), REFUSED.values(), ids=REFUSED)
+def test_an_answer_that_does_not_fit_is_refused_with_its_kind(text: str, kind: ErrorKind) -> None:
+    verdict = judge(text)
+    assert (verdict.status, verdict.error_kind, verdict.payload) == (Status.INVALID, kind, None)
+    assert verdict.error
+    assert len(verdict.error) <= 500
+
+
+def test_json_that_parses_by_chance_after_a_cut_is_not_an_answer() -> None:
+    assert judge('{"label":"card","urgent":true}', "length").error_kind is ErrorKind.TRUNCATED
+
+
+@pytest.mark.parametrize("depth", [*range(150, 260, 10), *range(880, 1010, 5)])
+def test_no_depth_of_nesting_falls_between_the_limits(depth: int) -> None:
+    verdict = judge(with_value("anything", "[" * depth + "]" * depth))
+    assert verdict.status is Status.OK or verdict.error_kind is ErrorKind.SCHEMA
+
+
+def test_the_words_name_the_field_and_not_what_was_in_it() -> None:
+    words = judge('{"label":"secret","urgent":"secret","guests":"secret","share":"secret"}').error
+    assert words is not None
+    assert words.startswith("label: Input should be 'card' or 'fee'; urgent: ")
+    assert "secret" not in words
+
+
+def test_the_words_of_a_rule_name_the_rule() -> None:
+    assert judge('{"label":"fee","urgent":true}').error == "no_urgent_fee: a fee is never urgent"
+
+
+def test_the_first_rule_that_refuses_is_the_one_that_is_told() -> None:
+    def first(_: Answer) -> str:
+        return "one"
+
+    def second(_: Answer) -> str:
+        raise AssertionError("asked although the first rule had refused")
+
+    assert judge(GOOD, task=make_task(Answer, first, second)).error == "first: one"
+
+
+def test_a_rule_is_not_asked_about_an_answer_that_does_not_fit() -> None:
+    def ask(_: Answer) -> str:
+        raise AssertionError("asked about an answer of the wrong shape")
+
+    assert judge("{}", task=make_task(Answer, ask)).error_kind is ErrorKind.SCHEMA
+
+
+def test_an_empty_string_from_a_rule_is_a_refusal_and_none_is_not() -> None:
+    assert judge(GOOD, task=make_task(Answer, lambda _: "")).error_kind is ErrorKind.RULE
+    assert judge(GOOD, task=make_task(Answer, lambda _: None)).status is Status.OK
+
+
+def test_a_payload_has_the_names_of_the_output_schema() -> None:
+    class Aliased(BaseModel):
+        name: str = Field(alias="the_name")
+
+    verdict = judge('{"the_name":"x"}', task=make_task(Aliased))
+    assert verdict.payload == {"the_name": "x"}
+    assert list(Aliased.model_json_schema()["properties"]) == list(verdict.payload)
+
+
+# Laws
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=[]), max_size=4)
+    | st.sampled_from(["card", "fee", 2**63, 10**400, math.inf]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+answers = st.fixed_dictionaries(
+    {},
+    optional={
+        "label": st.sampled_from(["card", "fee", "x"]) | json_values,
+        "urgent": st.booleans() | json_values,
+        "guests": st.none() | st.integers() | json_values,
+        "share": st.floats() | json_values,
+        "notes": st.lists(st.dictionaries(st.text(max_size=3), json_values, max_size=2), max_size=2),
+        "anything": json_values,
+    },
+)
+
+
+def spell(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def spell_escaped(value: object) -> str:
+    return json.dumps(value)
+
+
+near_json = st.lists(st.sampled_from([*'{}[]:,"\\ \n', "true", "1e400", '"label"', '"card"', "\\u0000", "NaN"]), max_size=14)
+completions = (
+    answers.map(spell)
+    | answers.map(spell_escaped)
+    | json_values.map(spell)
+    | st.text(st.characters(exclude_categories=[]), max_size=20)
+    | near_json.map("".join)
+    | st.integers(0, len(GOOD)).map(lambda n: GOOD[:n])
+)
+
+
+@settings(deadline=None, max_examples=300)
+@given(completions)
+@example(GOOD)
+@example('{"label":"fee","urgent":true}')
+def test_any_text_gets_a_verdict_and_ok_means_that_model_and_rules_accept(text: str) -> None:
+    verdict = judge(text)
+    assert verdict == judge(text)
+    if verdict.status is Status.OK:
+        answer = Answer.model_validate_json(text, strict=True)
+        assert no_urgent_fee(answer) is None
+        assert verdict.payload == answer.model_dump(mode="json")
+        assert json.loads(json.dumps(verdict.payload, allow_nan=False)) == verdict.payload
+        json.dumps(verdict.payload, ensure_ascii=False).encode("utf-8")
+    else:
+        assert verdict.status is Status.INVALID
+        assert verdict.error_kind in ErrorKind
+
+
+@settings(deadline=None, max_examples=200)
+@given(answers)
+def test_an_answer_that_the_model_accepts_is_refused_only_for_what_no_store_keeps(answer: dict[str, object]) -> None:
+    text = spell(answer)
+    try:
+        fitting = Answer.model_validate_json(text, strict=True)
+    except ValidationError:
+        assert judge(text).status is Status.INVALID
+        return
+    kind = judge(text).error_kind
+    assert kind in (None, ErrorKind.RULE, ErrorKind.NOT_JSON, ErrorKind.SCHEMA, ErrorKind.CONTROL_CHARACTERS)
+    if kind is ErrorKind.RULE:
+        assert no_urgent_fee(fitting)
+    if kind is ErrorKind.NOT_JSON:
+        assert "NaN" in text or "Infinity" in text
+    if kind is ErrorKind.SCHEMA:
+        assert "E+" in text.upper() or any(len(digits) > 18 for digits in text.split())
+
+
+# The corpus of JSONTestSuite
+
+
+def read_corpus(prefix: str) -> list[Path]:
+    folder = NASTY / "json_parsing"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is absent: the corpus of JSONTestSuite lies beside the checkout, not in it")
+    return sorted(folder.glob(f"{prefix}_*.json"))
+
+
+def test_no_text_of_the_corpus_that_is_not_json_is_accepted() -> None:
+    task = make_task(Lenient)
+    wrong = [p.name for p in read_corpus("n") if judge(p.read_bytes().decode("utf-8", "surrogateescape"), task=task).payload]
+    assert wrong == []
+
+
+def test_every_object_of_the_corpus_is_accepted_unless_no_database_keeps_it() -> None:
+    task = make_task(Lenient)
+    kinds: dict[str, ErrorKind | None] = {}
+    for path in read_corpus("y"):
+        text = path.read_bytes().decode("utf-8")
+        if isinstance(json.loads(text), dict):
+            kinds[path.name] = judge(text, task=task).error_kind
+    assert {name: kind for name, kind in kinds.items() if kind} == {
+        "y_object_duplicated_key.json": ErrorKind.DOUBLED_KEY,
+        "y_object_duplicated_key_and_value.json": ErrorKind.DOUBLED_KEY,
+        "y_object_escaped_null_in_key.json": ErrorKind.CONTROL_CHARACTERS,
+    }
+    assert len(kinds) > 10
+
+
+def test_what_parsers_differ_over_gets_a_verdict() -> None:
+    for path in read_corpus("i"):
+        assert judge(path.read_bytes().decode("utf-8", "surrogateescape"), task=make_task(Lenient)).status in Status
