@@ -7,13 +7,21 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
+import pytest
 import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
+from batch_assets.assets import llm_outputs
+from batch_assets.assets.events import Stamp, to_events
+from batch_assets.assets.llm_outputs import produce
+from batch_assets.assets.results import follow
+from batch_assets.assets.source_records import freeze
+from batch_assets.assets.variant_specs import specify
 from batch_assets.core.attempts import ErrorKind, RetryMode, RetryPolicy, Status
 from batch_assets.core.canonical import digest
 from batch_assets.core.completions import Completion, Usage
@@ -24,6 +32,8 @@ from batch_assets.core.prompts import load_prompts
 from batch_assets.core.records import Record
 from batch_assets.core.requests import Request
 from batch_assets.core.tasks import Rule, Task, Thresholds
+from batch_assets.partitions import sync_partitions
+from batch_assets.planner import Plan, Selection, make_plan
 from batch_assets.resources import Platform, open_platform
 from batch_assets.runner.run import Runner, RunnerOptions, drive
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
@@ -297,7 +307,7 @@ def make_platform(home: Path, store_url: str = "") -> Platform:
 def make_instance(folder: Path) -> dg.DagsterInstance:
     """Return a Dagster instance whose state lies in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
-    return dg.DagsterInstance.local_temp(str(folder))
+    return dg.DagsterInstance.local_temp(str(folder), overrides={"telemetry": {"enabled": False}})
 
 
 # Threads
@@ -425,3 +435,64 @@ def pass_later(kind: str = "timeout") -> RequestFailed:
 def fail_for_good(kind: str = "context_length") -> RequestFailed:
     """Return a failure that the same request meets again."""
     return RequestFailed(kind, f"{kind}, for good", is_passing=False)
+
+
+# A task with its source, platform and instance
+
+
+class Stage:
+    """One task's files and state. `run` does what the launch jobs do, in their order, without Dagster's jobs.
+
+    Each call of `plan` and `run` sees the files as they are then, as a new process would.
+    """
+
+    def __init__(self, root: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.source = make_source(root / "files")
+        self.platform = make_platform(root / "home", store_url)
+        self.instance = dg.DagsterInstance.ephemeral()
+        self._root = root
+        self._monkeypatch = monkeypatch
+
+    def write(self, batch: str, texts: Mapping[str, str] | Iterable[str]) -> Path:
+        """Write the file of a batch."""
+        return write_csv(self._root / "files", batch, texts)
+
+    def task(self, **fields: Any) -> Task:
+        """Write the prompts and return the task."""
+        return make_task(self._root / "prompts", **fields)
+
+    def plan(self, task: Task, **options: Any) -> Plan:
+        """Plan as a new process would."""
+        return make_plan(task, self.source, self._look_again(), self.instance, **options)
+
+    def run(
+        self, task: Task, engine: ScriptedEngine | None = None, *, retry: RetryMode = RetryMode.NONE, **selection: str
+    ) -> ScriptedEngine:
+        """Bring the task up to date once; return the engine, which counted the requests."""
+        engine = engine or ScriptedEngine()
+        platform = self._look_again()
+        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
+        sync_partitions(task, self.source, self.instance)
+        plan = self.plan(task, selection=Selection(**selection), retry=retry)
+        self._report(task, specify(task, platform, plan.unspecified))
+        self._report(task, freeze(task, self.source, platform, [ref.batch for ref in plan.unfrozen], []))
+        partitions = [n.partition for n in plan.needs if n.leased_by is None]
+        run_id = f"run-{next(_numbers)}"
+        stamps = produce(task, platform, partitions, [], run_id=run_id, retry=retry, total=0, log=lambda _line: None)
+        self._report(task, stamps)
+        after = self.plan(task, selection=Selection(**selection))
+        self._report(task, follow(task, platform, after.outdated, [], []))
+        return engine
+
+    def report(self, task: Task, asset: str, partition: str, data_version: str) -> None:
+        """Tell Dagster of a materialization, as a stamp of a task's asset does."""
+        self._report(task, [Stamp(asset=asset, partition=partition, data_version=data_version, metadata={})])
+
+    def _look_again(self) -> Platform:
+        return replace(self.platform, _specs={})
+
+    def _report(self, task: Task, stamps: Iterable[Stamp]) -> None:
+        for stamp in stamps:
+            for event in to_events(task, stamp, {}):
+                if isinstance(event, dg.AssetMaterialization):
+                    self.instance.report_runless_asset_event(event)

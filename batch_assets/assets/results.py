@@ -15,7 +15,7 @@ from batch_assets.assets.qa_samples import write_qa_samples
 from batch_assets.assets.run_reports import write_run_report
 from batch_assets.assets.source_records import close_checks
 from batch_assets.assets.validated_results import write_validated_results
-from batch_assets.core.errors import BatchAssetsError
+from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
 from batch_assets.planner import (
@@ -36,10 +36,6 @@ from batch_assets.store.figures import load_failures
 
 ResultCheck = Callable[[PartitionWork, pl.DataFrame, list[str]], Finding]
 SHOWN = 20
-
-
-class NotReadyError(BatchAssetsError):
-    """Some partitions have no finished output to follow, or one that a blocking check holds back."""
 
 
 def build_results(

@@ -1,8 +1,9 @@
 """LlmTask: the component that a task folder declares. From it come assets, checks, jobs and a sensor."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import dagster as dg
 from pydantic import BaseModel
@@ -15,6 +16,13 @@ from batch_assets.checks import llm_outputs as output_checks
 from batch_assets.checks import source_records as source_checks
 from batch_assets.checks import validated_results as result_checks
 from batch_assets.components.launch_jobs import build_launch_jobs
+from batch_assets.components.yaml_fields import (
+    RetryField,
+    ThresholdsField,
+    resolve_output,
+    resolve_rules,
+    resolve_source,
+)
 from batch_assets.core.attempts import RetryPolicy
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import load_models
@@ -27,28 +35,33 @@ from batch_assets.sources.base import Source
 
 
 @dataclass(kw_only=True)
-class LlmTask(dg.Component):
+class LlmTask(dg.Component, dg.Resolvable):
     """One task: what is asked of each record of a source, of which models, and what an answer must be.
+
+    In YAML (`defs.yaml`, `type: batch_assets.components.llm_task.LlmTask`) `source` is {files, key, delimiter}, and
+    `output` and `rules` are dotted names.
 
     `prompts` is a folder of prompt files and `models` names entries of models.yaml; both are taken from the task's
     folder and the one above it. Everything wrong with them is a ConfigError when the definitions load.
     """
 
     name: str
-    source: Source
-    output: type[BaseModel]
+    source: Annotated[Source, dg.Resolver(resolve_source, model_field_type=dict[str, Any])]
+    output: Annotated[type[BaseModel], dg.Resolver(resolve_output, model_field_type=str)]
     models: Sequence[str]
     prompts: str = "prompts"
-    rules: Sequence[Rule] = ()
+    rules: Annotated[Sequence[Rule], dg.Resolver(resolve_rules, model_field_type=list[str])] = ()
     rules_version: str = ""
     required_fields: Sequence[str] = ()
-    thresholds: Thresholds = field(default_factory=Thresholds)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    thresholds: ThresholdsField = Thresholds()
+    retry: RetryField = RetryPolicy()
     qa_sample_size: int = 50
     description: str = ""
     owners: Sequence[str] = ()
-    built: tuple[Task, Source] | None = field(default=None, init=False, repr=False)
-    """What `build_defs` made of it, for the command line."""
+
+    def __post_init__(self) -> None:
+        self.built: tuple[Task, Source] | None = None
+        """What `build_defs` made of it, for the command line."""
 
     def build_task(self, folder: Path) -> tuple[Task, Source]:
         """Read the task's files, as they are in `folder`."""

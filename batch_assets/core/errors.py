@@ -41,14 +41,24 @@ class PartitionLeased(BatchAssetsError):
     """Another live run works on the partition."""
 
 
+class NotReadyError(BatchAssetsError):
+    """Some partitions have no finished output to follow, or one that a blocking check holds back."""
+
+
 class StoreError(BatchAssetsError):
     """The store can't be opened, or holds something that this version can't read."""
 
 
 def find_cause(error: BaseException | None) -> BatchAssetsError | None:
-    """Return our own error that others wrap, or None."""
-    while error is not None:
-        if isinstance(error, BatchAssetsError):
-            return error
-        error = error.__cause__ or error.__context__
+    """Return our own error that others wrap, or None. Chains may be circular: Dagster's component loader makes such."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        found = waiting.pop(0)
+        if found is None or id(found) in seen:
+            continue
+        if isinstance(found, BatchAssetsError):
+            return found
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
     return None

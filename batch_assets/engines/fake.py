@@ -15,6 +15,7 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
 Share = Annotated[float, Field(ge=0, le=1)]
+_CHARACTERS_PER_TOKEN = 4
 _HH_MM = "^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
@@ -29,7 +30,10 @@ class FakeArgs(BaseModel):
 
 
 class FakeEngine:
-    """Answers every request with made-up values that fit its schema; the same request gets the same answer."""
+    """Answers every request with made-up values that fit its schema; the same request gets the same answer.
+
+    A token is four characters; an answer of more than `max_tokens` is cut off.
+    """
 
     def __init__(self, args: FakeArgs) -> None:
         self._args = args
@@ -47,23 +51,28 @@ class FakeEngine:
         if not self._is_open:
             raise EngineDead("complete() before open() or after close()")
         started = time.monotonic()
-        if self._args.latency_s:
-            await asyncio.sleep(self._args.latency_s)
+        await asyncio.sleep(self._args.latency_s)  # 0 too: a real engine lets others have their turn
         rng = random.Random(request.request_key)
-        is_cut = rng.random() < self._args.invalid_share
-        text = json.dumps(make_value(request.schema, request.schema, rng), ensure_ascii=False)
+        is_chosen = rng.random() < self._args.invalid_share
+        whole = json.dumps(make_value(request.schema, request.schema, rng), ensure_ascii=False)
+        most = request.sampling.max_tokens * _CHARACTERS_PER_TOKEN
+        text = whole[: min(most, len(whole) // 2)] if is_chosen else whole[:most]
         prompt_characters = sum(len(m.content) for m in request.messages)
         self.completed += 1
         return Completion(
-            text=text[: len(text) // 2] if is_cut else text,
-            finish_reason="length" if is_cut else "stop",
-            usage=Usage(prompt_tokens=prompt_characters // 4 + 1, completion_tokens=len(text) // 4 + 1),
+            text=text,
+            finish_reason="stop" if text == whole else "length",
+            usage=Usage(prompt_tokens=_count_tokens(prompt_characters), completion_tokens=_count_tokens(len(text))),
             latency_s=time.monotonic() - started,
         )
 
     async def close(self) -> None:
         """Answer no more; there is nothing to free."""
         self._is_open = False
+
+
+def _count_tokens(characters: int) -> int:
+    return -(-characters // _CHARACTERS_PER_TOKEN)
 
 
 def build_fake(entry: ModelEntry) -> FakeEngine:

@@ -71,9 +71,10 @@ def hash_folder(folder: Path, cache_dir: Path) -> str:
 
 def _read_kept(path: Path) -> dict[str, Any]:
     try:
-        return cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _hash_file(path: Path) -> str:

@@ -53,7 +53,7 @@ class AskQueue:
         if len(in_flight) == 1 and in_flight[0].is_suspect:
             return []
         chosen = [self._ready.popleft() for _ in range(min(free, len(self._ready)))]
-        if not chosen and not in_flight and not self._delayed and is_last and self._suspects:
+        if free and not chosen and not in_flight and not self._delayed and is_last and self._suspects:
             chosen = [self._suspects.popleft()]
         return chosen
 

@@ -15,7 +15,7 @@ from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 from batch_assets.sources.text_file import read_text
 
 _DELIMITERS = ",;\t|"
-_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+_QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
 
 
 def read_csv_header(path: Path, delimiter: str | None) -> tuple[str, ...] | None:
@@ -37,7 +37,7 @@ def read_csv(path: Path, delimiter: str | None) -> SourceBatch:
     # A lone CR ends a line only where no LF does (old Mac files): elsewhere it would split a record unseen.
     lines = io.StringIO(text, newline="\n" if "\n" in text else "").readlines()
     if not lines or not lines[0].strip():
-        raise SourceError(f"{path}: line 1: the file is empty; a CSV file begins with the names of its columns")
+        raise SourceError(f"{path}: line 1: it is empty; a CSV file begins with the names of its columns")
     malformed: list[tuple[int, str]] = []
     rows = _split_rows(path, lines, delimiter or _find_delimiter(lines[0]), malformed)
     first = next(rows, None)

@@ -201,6 +201,7 @@ def test_an_engine_that_cant_be_opened_leaves_nothing_behind(database: Database,
     assert outcome.leased_by is None
 
 
+@pytest.mark.xfail(strict=True, reason="runner/run.py: _stop forgets a RequestFailed that had arrived")
 def test_a_failure_that_arrives_with_the_engines_death_is_no_death(database: Database, tmp_path: Path) -> None:
     # Both arrive in one turn of the loop, the death first: the other request had ended, and is not to blame.
     work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))

@@ -35,7 +35,7 @@ from batch_assets.store.tables import attempts
 
 
 def test_equal_requests_are_asked_once_in_a_run(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records({i: "same" for i in make_ids(5)}))
+    work = make_work(make_task(tmp_path), "b1", make_records(dict.fromkeys(make_ids(5), "same")))
     engine = ScriptedEngine()
     (outcome,) = run_works(database, engine, work)
     assert engine.asked == ["same"]
@@ -92,7 +92,7 @@ def test_a_follower_of_a_leader_without_an_answer_is_asked_itself(
 ) -> None:
     task = make_task(tmp_path, max_attempts=1)
     engine = ScriptedEngine({"same": [first, first, GOOD]})
-    run_works(database, engine, make_work(task, "b1", make_records({i: "same" for i in "12345"})))
+    run_works(database, engine, make_work(task, "b1", make_records(dict.fromkeys("12345", "same"))))
     statuses = list(load_statuses(database).values())
     assert [s.split("/")[0] for s in statuses[2:]] == ["ok", "ok", "ok"]
     assert all(s.startswith(("invalid", "error")) for s in statuses[:2])
@@ -102,7 +102,7 @@ def test_a_follower_of_a_leader_without_an_answer_is_asked_itself(
 
 def test_followers_of_a_failure_for_good_share_it(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine(default=fail_for_good())
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records({i: "same" for i in "123"})))
+    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(dict.fromkeys("123", "same"))))
     assert len(engine.asked) == 1
     assert set(load_statuses(database).values()) == {"error/context_length"}
 

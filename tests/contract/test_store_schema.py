@@ -78,13 +78,15 @@ def test_threads_that_open_a_new_store_at_once_all_succeed(empty_store_url: str)
     assert run_at_once(*[lambda: open_database(empty_store_url).close()] * 4) == []
 
 
-def test_a_schema_newer_than_the_code_is_refused_and_left_alone(database: Database, store_url: str) -> None:
-    with database.write() as connection:
+def test_a_schema_newer_than_the_code_is_refused_and_left_alone(empty_store_url: str) -> None:
+    opened = open_database(empty_store_url)
+    with opened.write() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreError, match="9999, newer than this version"):
-        open_database(store_url)
-    with database.read() as connection:
+        open_database(empty_store_url)
+    with opened.read() as connection:
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+    opened.close()
 
 
 @pytest.mark.parametrize(

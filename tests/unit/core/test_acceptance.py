@@ -256,7 +256,9 @@ def spell_escaped(value: object) -> str:
     return json.dumps(value)
 
 
-near_json = st.lists(st.sampled_from([*'{}[]:,"\\ \n', "true", "1e400", '"label"', '"card"', "\\u0000", "NaN"]), max_size=14)
+near_json = st.lists(
+    st.sampled_from([*'{}[]:,"\\ \n', "true", "1e400", '"label"', '"card"', "\\u0000", "NaN"]), max_size=14
+)
 completions = (
     answers.map(spell)
     | answers.map(spell_escaped)
@@ -316,7 +318,9 @@ def read_corpus(prefix: str) -> list[Path]:
 
 def test_no_text_of_the_corpus_that_is_not_json_is_accepted() -> None:
     task = make_task(Lenient)
-    wrong = [p.name for p in read_corpus("n") if judge(p.read_bytes().decode("utf-8", "surrogateescape"), task=task).payload]
+    wrong = [
+        p.name for p in read_corpus("n") if judge(p.read_bytes().decode("utf-8", "surrogateescape"), task=task).payload
+    ]
     assert wrong == []
 
 

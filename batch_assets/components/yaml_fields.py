@@ -1,0 +1,84 @@
+"""How a task's fields are said in YAML, where Python says them by objects."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.tasks import Rule, Thresholds
+from batch_assets.sources.base import Source
+from batch_assets.sources.files import FileSource
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class FilesField(BaseModel):
+    """`source:` of files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    files: str
+    key: str = "item_id"
+    delimiter: str | None = None
+
+
+def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Source:
+    """Read `{files: tickets/*.csv, key: item_id}`."""
+    found = _validate(FilesField, value, "source")
+    return FileSource(found.files, key=found.key, delimiter=found.delimiter)
+
+
+def resolve_output(_context: dg.ResolutionContext, value: str) -> type[BaseModel]:
+    """Read the dotted name of a pydantic model."""
+    found = _import_name(value, "output")
+    if not isinstance(found, type) or not issubclass(found, BaseModel):
+        raise ConfigError(f"output: {value} is not a pydantic model")
+    return found
+
+
+def resolve_rules(_context: dg.ResolutionContext, value: Sequence[str]) -> Sequence[Rule]:
+    """Read dotted names of functions."""
+    found = [_import_name(name, "rules") for name in value]
+    wrong = [name for name, rule in zip(value, found, strict=True) if not callable(rule)]
+    if wrong:
+        raise ConfigError(f"rules: {', '.join(wrong)}: not a function")
+    return cast("Sequence[Rule]", found)
+
+
+def resolve_thresholds(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Thresholds:
+    """Read `{max_error_share: 0.02, …}`."""
+    return _validate(Thresholds, value, "thresholds")
+
+
+def resolve_retry(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> RetryPolicy:
+    """Read `{max_attempts: 3, …}`."""
+    return _validate(RetryPolicy, value, "retry")
+
+
+def _import_name(name: str, field: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as e:
+        raise ConfigError(f"{field}: {name!r} can't be imported: {e}") from e
+
+
+def _validate(model: type[M], value: Mapping[str, Any], field: str) -> M:
+    try:
+        return model.model_validate(dict(value))
+    except ValidationError as e:
+        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        raise ConfigError(f"{field}: {problems}") from e
+
+
+if TYPE_CHECKING:
+    ThresholdsField = Thresholds
+    RetryField = RetryPolicy
+else:
+    # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even where a resolver is given for it.
+    ThresholdsField = Annotated[Any, dg.Resolver(resolve_thresholds, model_field_type=dict[str, Any])]
+    RetryField = Annotated[Any, dg.Resolver(resolve_retry, model_field_type=dict[str, Any])]

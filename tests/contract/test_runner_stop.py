@@ -1,0 +1,430 @@
+"""A run that is stopped in the middle, partitions under way beside each other, and leases of others."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import sqlalchemy as sa
+from factories import (
+    BAD,
+    GOOD,
+    Answer,
+    Hang,
+    HookedDatabase,
+    ScriptedEngine,
+    load_open_claims,
+    load_rows,
+    load_statuses,
+    load_tries,
+    make_ids,
+    make_records,
+    make_runner,
+    make_task,
+    make_work,
+    pass_later,
+    run_works,
+)
+
+from batch_assets.core.errors import EngineDead, PartitionLeased
+from batch_assets.runner import run as run_module
+from batch_assets.runner.run import Runner, drive
+from batch_assets.store.database import Database
+from batch_assets.store.leases import LeaseBook, load_live
+from batch_assets.store.partitions import load_partitions
+from batch_assets.store.tables import leases
+
+
+def expect_failure(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.xfail(strict=True, reason=f"runner/run.py: {reason}")
+
+
+LOSES_ONE_LEASE = expect_failure("_renew_leases notices only the loss of all leases")
+
+
+class Interrupted(BaseException):
+    """What a signal handler raises, as Dagster's does when a run is terminated."""
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Let SIGUSR1 raise Interrupted in the main thread, wherever it is."""
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def interrupt_main_thread() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+def find_release(engine: ScriptedEngine) -> Callable[[], object]:
+    """Return a call that lets the engine go on, for another thread to make."""
+    loop = asyncio.get_running_loop()
+    return lambda: loop.call_soon_threadsafe(engine.release)
+
+
+def find_live(database: Database) -> dict[tuple[str, str], str]:
+    with database.read() as connection:
+        return load_live(connection, "t")
+
+
+def find_finished(database: Database) -> list[str]:
+    with database.read() as connection:
+        return sorted(batch for batch, _ in load_partitions(connection, "t"))
+
+
+def find_outcomes(database: Database) -> dict[str, str | None]:
+    return {t["item_id"]: t["outcome"] for t in load_tries(database)}
+
+
+# Partitions beside each other
+
+
+def test_partitions_finish_in_order_each_by_itself(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    works = [make_work(task, f"b{n}", make_records(make_ids(4, f"b{n}r"))) for n in range(4)]
+    seen: list[tuple[str, list[str]]] = []
+    runner = make_runner(database, ScriptedEngine(latency_s=0.001), max_in_flight=3)
+    for outcome in drive(runner, works):
+        seen.append((outcome.work.batch, find_finished(database)))
+        assert (outcome.work.batch, "v1--m1") not in find_live(database)
+    assert [batch for batch, _ in seen] == ["b0", "b1", "b2", "b3"]
+    assert all(batch in finished for batch, finished in seen)
+    assert [finished for _, finished in seen][0] == ["b0"]
+
+
+def test_a_partition_that_is_done_doesnt_wait_for_a_slow_one_before_it(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    slow = make_work(task, "b1", make_records({"1": "slow"}))
+    quick = make_work(task, "b2", make_records({"2": "quick"}))
+    engine = ScriptedEngine({"slow": Hang()})
+    order: list[str] = []
+    for outcome in drive(make_runner(database, engine), [slow, quick]):
+        order.append(outcome.work.batch)
+        if outcome.work.batch == "b2":
+            engine.release()
+    assert order == ["b2", "b1"]
+
+
+def test_variants_of_a_model_run_with_one_engine(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path, prompts=["v1", "v2"])
+    records = make_records(["1", "2"])
+    engine = ScriptedEngine()
+    run_works(database, engine, *(make_work(task, "b1", records, variant) for variant in task.variants))
+    assert engine.opened == 1
+    assert len(engine.asked) == 4
+    assert load_statuses(database, "v1") == load_statuses(database, "v2") == {"1": "ok", "2": "ok"}
+
+
+def test_the_same_partition_listed_twice_is_done_once(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    engine = ScriptedEngine()
+    run_works(database, engine, work, work)
+    assert len(engine.asked) == 2
+    assert load_statuses(database) == {"1": "ok", "2": "ok"}
+    assert find_live(database) == {}
+
+
+# Leases of others
+
+
+def test_a_partition_that_another_run_works_on_is_passed_over(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    works = [make_work(task, f"b{n}", make_records([f"r{n}"])) for n in range(3)]
+    LeaseBook(database, "other").acquire("t", "b1", "v1--m1")
+    engine = ScriptedEngine()
+    outcomes = {o.work.batch: o for o in run_works(database, engine, *works)}
+    assert sorted(outcomes) == ["b0", "b1", "b2"]
+    assert (outcomes["b1"].state, outcomes["b1"].tally.sent) == (None, 0)
+    assert "run other works on it" in (outcomes["b1"].leased_by or "")
+    assert outcomes["b0"].state is not None
+    assert outcomes["b2"].state is not None
+    assert engine.asked == ["text of r0", "text of r2"]
+    assert find_live(database) == {("b1", "v1--m1"): "other"}
+
+
+def test_a_run_whose_partitions_are_all_taken_says_so_and_opens_no_engine(database: Database, tmp_path: Path) -> None:
+    LeaseBook(database, "other").acquire("t", "b1", "v1--m1")
+    engine = ScriptedEngine()
+    (outcome,) = run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    assert outcome.leased_by is not None
+    assert engine.opened == 0
+
+
+def test_leases_are_renewed_while_requests_are_in_flight(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "HEARTBEAT_S", 0.02)
+    engine = ScriptedEngine(default=Hang())
+    expiries: list[object] = []
+
+    def look(_text: str) -> None:
+        release = find_release(engine)
+
+        def watch() -> None:
+            for _ in range(2):
+                with database.read() as connection:
+                    expiries.append(connection.scalar(sa.select(leases.c.expires_at)))
+                time.sleep(0.15)
+            release()
+
+        threading.Thread(target=watch).start()
+
+    engine.on_request = look
+    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    assert expiries[1] > expiries[0]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("taken", [pytest.param(1, marks=LOSES_ONE_LEASE), 2])
+def test_a_run_that_lost_a_lease_stops(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    monkeypatch.setattr(run_module, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(Runner, "_wait_s", lambda _self: 0.05)
+    task = make_task(tmp_path)
+    works = [make_work(task, f"b{n}", make_records([f"r{n}"])) for n in (1, 2)]
+    engine = ScriptedEngine(default=Hang())
+
+    timers: list[threading.Timer] = []
+
+    def steal(text: str) -> None:
+        if text == "text of r2":
+            with database.write() as connection:
+                stolen = leases.c.batch.in_(["b1", "b2"][:taken])
+                connection.execute(sa.update(leases).where(stolen).values(run_id="thief"))
+            timers.append(threading.Timer(0.5, find_release(engine)))
+            timers[0].start()
+
+    engine.on_request = steal
+    try:
+        with pytest.raises(PartitionLeased):
+            run_works(database, engine, *works)
+    finally:
+        timers[0].cancel()
+    assert load_open_claims(database) == []
+    assert set(find_live(database).values()) == {"thief"}
+
+
+# Stopped in the middle
+
+
+def test_closing_the_generator_keeps_what_arrived_and_gives_the_rest_back(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    first = make_work(task, "b1", make_records({"1": "quick"}))
+    second = make_work(task, "b2", make_records({"2": "quick too", "3": "slow", "4": "slow as well"}))
+    engine = ScriptedEngine({"slow": Hang(), "slow as well": Hang()})
+    outcomes = drive(make_runner(database, engine), [first, second])
+    assert next(outcomes).work.batch == "b1"
+    outcomes.close()  # type: ignore[attr-defined]
+    assert find_finished(database) == ["b1"]
+    assert find_outcomes(database) == {"1": "ok", "2": "ok", "3": "released", "4": "released"}
+    assert load_statuses(database) == {"1": "ok", "2": "ok"}
+    assert find_live(database) == {}
+    assert (engine.closed, engine.in_flight) == (1, 0)
+    engine = ScriptedEngine()
+    run_works(database, engine, first, second)
+    assert engine.asked == ["slow", "slow as well"]
+
+
+def test_an_error_in_the_consumer_stops_the_run_in_the_same_way(database: Database, tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    works = [make_work(task, "b1", make_records(["1"])), make_work(task, "b2", make_records({"2": "slow"}))]
+    engine = ScriptedEngine({"slow": Hang()})
+
+    def consume() -> None:
+        for _ in drive(make_runner(database, engine), works):
+            raise RuntimeError("a check broke")
+
+    with pytest.raises(RuntimeError):
+        consume()
+    assert find_outcomes(database) == {"1": "ok", "2": "released"}
+    assert find_live(database) == {}
+
+
+def test_a_signal_while_the_run_waits_commits_and_releases(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(6)))
+    engine = ScriptedEngine({f"text of r000{n}": Hang() for n in (1, 4)})
+    timer = threading.Timer(0.4, interrupt_main_thread)
+    engine.on_request = lambda text: timer.start() if text == "text of r0005" else None
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(database, engine, work)
+    outcomes = find_outcomes(database)
+    assert [i for i, o in outcomes.items() if o == "released"] == ["r0001", "r0004"]
+    assert [i for i, s in load_statuses(database).items() if s == "ok"] == ["r0000", "r0002", "r0003", "r0005"]
+    assert find_live(database) == {}
+    assert (engine.closed, engine.in_flight) == (1, 0)
+
+
+@expect_failure("_ask lets a BaseException end its task unheard; the run waits for ever")
+def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    engine = ScriptedEngine()
+    again = threading.Timer(1.0, interrupt_main_thread)  # an impatient operator, if the first wasn't heard
+    heard = threading.Event()
+
+    def strike(text: str) -> None:
+        if text == "text of 2" and not heard.is_set():
+            heard.set()
+            again.start()
+            raise Interrupted
+
+    engine.on_request = strike
+    started = time.monotonic()
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(database, engine, work)
+    again.cancel()
+    assert time.monotonic() - started < 0.9
+    assert load_open_claims(database) == []
+
+
+@expect_failure("_commit puts asks into _live only after it has awaited their claims")
+def test_a_signal_during_a_commit_leaves_no_claim_open(database: Database, tmp_path: Path) -> None:
+    # The claims are committed by another thread, and their requests never leave: that is no death.
+    def strike(write: int) -> None:
+        if write == 2:  # the first takes the lease
+            interrupt_main_thread()
+            time.sleep(0.2)
+
+    hooked = HookedDatabase(database, strike)
+    engine = ScriptedEngine()
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(hooked, engine, work)
+    assert engine.asked == []
+    assert load_open_claims(database) == []
+    assert find_live(database) == {}
+
+
+@expect_failure("_open_next adds the partition to _open only after it has awaited its lease")
+def test_a_signal_while_a_lease_is_taken_leaves_none(database: Database, tmp_path: Path) -> None:
+    def strike(write: int) -> None:
+        if write == 1:
+            interrupt_main_thread()
+            time.sleep(0.2)
+
+    hooked = HookedDatabase(database, strike)
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(hooked, ScriptedEngine(), work)
+    assert find_live(database) == {}
+
+
+def test_ctrl_c_is_a_signal_like_any_other(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    engine = ScriptedEngine({"text of 2": Hang()})
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    engine.on_request = lambda text: timer.start() if text == "text of 2" else None
+    with pytest.raises(KeyboardInterrupt):
+        run_works(database, engine, work)
+    assert find_outcomes(database) == {"1": "ok", "2": "released"}
+    assert find_live(database) == {}
+
+
+def test_an_error_of_the_engine_that_nobody_knows_stops_the_run_and_blames_no_record(
+    database: Database, tmp_path: Path
+) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    engine = ScriptedEngine({"text of r0000": GOOD, "text of r0002": KeyError("choices")}, default=Hang())
+    with pytest.raises(KeyError):
+        run_works(database, engine, work)
+    assert find_outcomes(database)["r0000"] == "ok"
+    assert load_open_claims(database) == []
+    assert find_live(database) == {}
+
+
+def explode(answer: Answer) -> str | None:
+    """A rule with a fault in it."""
+    return None if answer.score < 9 else str(1 // 0)
+
+
+@expect_failure("_handle takes the ask out of _live before it judges the answer")
+def test_a_rule_that_raises_loses_no_answer_and_blames_no_record(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
+    engine = ScriptedEngine({"text of r0001": '{"label":"a","score":9}'})
+    with pytest.raises(ZeroDivisionError):
+        run_works(database, engine, work)
+    assert load_open_claims(database) == []
+    assert find_live(database) == {}
+    kept = {t["item_id"] for t in load_tries(database) if t["completion"]}
+    assert kept >= {"r0000", "r0001"}
+
+
+# A store that fails
+
+
+def test_a_store_error_loses_nothing_that_was_committed(database: Database, tmp_path: Path) -> None:
+    def fail(write: int) -> None:
+        if write >= 6:
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("no space left on device"))
+
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(40)))
+    hooked = HookedDatabase(database, fail)
+    with pytest.raises(sa.exc.OperationalError):
+        run_works(hooked, ScriptedEngine(latency_s=0.001), work, max_in_flight=4, group_rows=4)
+    committed = load_rows(database)
+    assert 0 < len(committed) < 40
+    with database.write() as connection:  # its process has ended
+        connection.execute(sa.delete(leases))
+    engine = ScriptedEngine()
+    run_works(database, engine, work)
+    assert {f"text of {i}" for i in committed}.isdisjoint(engine.asked)
+    assert set(load_statuses(database).values()) == {"ok"}
+    assert len(load_rows(database)) == 40
+
+
+@expect_failure("_commit drops the group that it couldn't write")
+def test_a_store_error_that_passes_loses_no_answer_that_had_arrived(database: Database, tmp_path: Path) -> None:
+    def fail_once(write: int) -> None:
+        if write == 3:
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection was closed"))
+
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(12)))
+    hooked = HookedDatabase(database, fail_once)
+    engine = ScriptedEngine()
+    with pytest.raises(sa.exc.OperationalError):
+        run_works(hooked, engine, work, max_in_flight=4)
+    assert load_open_claims(database) == []
+    again = ScriptedEngine()
+    run_works(database, again, work)
+    assert len(engine.asked) + len(again.asked) == 12
+
+
+def test_a_run_that_is_stopped_can_be_stopped_again_and_again_and_still_ends(
+    database: Database, tmp_path: Path
+) -> None:
+    task = make_task(tmp_path)
+    works = [make_work(task, f"b{n}", make_records(make_ids(5, f"b{n}r"))) for n in range(3)]
+    sent = 0
+    for stop_at in (1, 2, 3, 4, 5, 99):
+        engine = ScriptedEngine({"text of b1r0002": [pass_later(), GOOD], "text of b2r0001": BAD}, latency_s=0.001)
+
+        def lose(_text: str, engine: ScriptedEngine = engine, stop_at: int = stop_at) -> None:
+            if len(engine.asked) > stop_at:
+                raise EngineDead("lost")
+
+        engine.on_request = lose
+        try:
+            run_works(database, engine, *works, max_in_flight=2)
+        except EngineDead:
+            assert stop_at != 99
+        sent += len(engine.asked)
+        assert load_open_claims(database) == []
+    assert find_finished(database) == ["b0", "b1", "b2"]
+    statuses = load_statuses(database)
+    assert statuses.pop("b2r0001") == "invalid/schema"
+    assert len(statuses) == 14
+    assert set(statuses.values()) == {"ok"}
+    assert sent <= 15 + 6 * 2 + 1

@@ -1,0 +1,179 @@
+"""A defs folder of its own, loaded as the webserver loads it, with a Dagster instance beside it."""
+
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import sqlalchemy as sa
+from factories import ScriptedEngine, make_instance, write_csv, write_prompt
+
+from batch_assets.assets import llm_outputs
+from batch_assets.cli.launch import Launcher, RunSummary
+from batch_assets.components.launch_jobs import job_name, op_name
+from batch_assets.components.project import Project, load_project
+from batch_assets.core.attempts import RetryMode
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import sync_partitions
+from batch_assets.planner import Plan, Selection, asset_key, make_plan
+from batch_assets.resources import Platform, open_platform
+from batch_assets.settings import load_settings
+from batch_assets.sources.base import Source
+
+TASK = '''
+from typing import Literal
+
+import dagster as dg
+from pydantic import BaseModel, ConfigDict
+
+from batch_assets.components.llm_task import LlmTask
+from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.tasks import Thresholds
+from batch_assets.sources.files import FileSource
+
+
+class Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    label: Literal["a", "b", "c"]
+    score: int
+
+
+@dg.component_instance
+def t(_context) -> LlmTask:
+    return LlmTask(
+        name="t",
+        source=FileSource("files/*.csv"),
+        output=Answer,
+        models=["m1"],
+        retry=RetryPolicy(base_s=0, cap_s=0),
+        thresholds=Thresholds(max_error_share=0.25, max_invalid_share=0.5, min_records=4),
+        qa_sample_size=2,
+    )
+'''
+MODELS = "m1:\n  weights: none\n  engine: fake\n"
+RESULTS = ("validated_results", "quarantine", "qa_samples", "run_reports")
+_numbers = itertools.count(1)
+
+
+class TempProject:
+    """One task `t` with prompts v1 and v2, asked of the fake model m1 unless an engine is given."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, store_url: str = "") -> None:
+        # A package name of its own: modules of defs folders stay loaded for the life of a process.
+        self.defs = root / f"own_defs_{next(_numbers)}"
+        self.folder = self.defs / "t"
+        self.folder.mkdir(parents=True)
+        (self.defs / "__init__.py").write_text("")
+        (self.defs / "models.yaml").write_text(MODELS)
+        (self.folder / "__init__.py").write_text("")
+        (self.folder / "task.py").write_text(TASK)
+        self.write_prompts("v1", "v2")
+        self._monkeypatch = monkeypatch
+        for name, value in {"DEFS": self.defs, "HOME": root / "home", "DB_URL": store_url}.items():
+            monkeypatch.setenv(f"BATCH_ASSETS_{name}", str(value))
+        self.instance = make_instance(root / "dagster")
+        self.engine: ScriptedEngine | None = None
+
+    def write_prompts(self, *prompt_vers: str, **bodies: str) -> None:
+        """Write prompt files; a body is `<prompt_ver>: {{ text }}` unless it is given."""
+        for prompt_ver in (*prompt_vers, *bodies):
+            write_prompt(self.folder / "prompts", prompt_ver, bodies.get(prompt_ver, f"{prompt_ver}: {{{{ text }}}}"))
+
+    def write(self, batch: str, texts: Mapping[str, str] | Sequence[str]) -> Path:
+        """Write the file of a batch."""
+        return write_csv(self.folder / "files", batch, texts)
+
+    def load(self) -> Project:
+        """Load the definitions as they are in the files now."""
+        for name in [m for m in sys.modules if m.split(".")[0] == self.defs.name]:
+            del sys.modules[name]
+        return load_project(load_settings())
+
+    def bind(self) -> tuple[Task, Source]:
+        """Return the task and its source, as they are now."""
+        return self.load().tasks["t"]
+
+    def use(self, engine: ScriptedEngine) -> ScriptedEngine:
+        """Ask this engine from now on."""
+        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
+        return engine
+
+    @contextmanager
+    def open_platform(self) -> Iterator[Platform]:
+        """Open the store and the frames as a run does."""
+        platform = open_platform(load_settings())
+        yield platform
+        platform.database.close()
+
+    def execute(self, *statements: sa.Executable) -> None:
+        """Change the store behind everybody's back."""
+        with self.open_platform() as platform, platform.database.write() as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def plan(self, **options: Any) -> Plan:
+        """Plan as a new process would."""
+        with self.open_platform() as platform:
+            return make_plan(*self.bind(), platform, self.instance, **options)
+
+    def materialize(
+        self, assets: Sequence[str], *, partition: str | None = None, tags: Mapping[str, str] | None = None, **config: Any
+    ) -> dg.ExecuteInProcessResult:
+        """Materialize assets of one partition, or of those that `tags` name, through the implicit asset job."""
+        project = self.load()
+        sync_partitions(*project.tasks["t"], self.instance)
+        keys = [asset_key(project.tasks["t"][0], name) for name in assets]
+        job = project.definitions.resolve_implicit_global_asset_job_def().get_subset(asset_selection=set(keys))
+        run_config = {"ops": {"t__llm_outputs": {"config": config}}} if config else None
+        return job.execute_in_process(
+            partition_key=partition, instance=self.instance, tags=tags, run_config=run_config, raise_on_error=False
+        )
+
+    def launch(self, job: str, **config: Any) -> dg.ExecuteInProcessResult:
+        """Run one of the launch jobs, as the planner does."""
+        project = self.load()
+        sync_partitions(*project.tasks["t"], self.instance)
+        definition = project.definitions.resolve_job_def(job_name("t", job))
+        run_config = {"ops": {op_name("t", job): {"config": config}}}
+        return definition.execute_in_process(run_config=run_config, instance=self.instance, raise_on_error=False)
+
+    def run(self, *, retry: RetryMode = RetryMode.NONE, **selection: str) -> RunSummary:
+        """Do what `batch-assets run t` does."""
+        with self.open_platform() as platform:
+            launcher = Launcher(self.load(), platform, self.instance, lambda _line: None)
+            return launcher.run(*self.bind(), Selection(**selection), retry)
+
+
+Check = tuple[str, str, str | None, bool]
+
+
+def find_checks(result: dg.ExecuteInProcessResult) -> set[Check]:
+    """Return what a run's checks found: asset, check, partition, passed."""
+    return {
+        (d.asset_key.path[-1], d.check_name, d.partition, d.passed)
+        for d in result.get_asset_check_evaluations()
+    }
+
+
+def find_materialized(result: dg.ExecuteInProcessResult) -> list[tuple[str, str | None]]:
+    """Return what a run materialized: asset, partition."""
+    events = (e for e in result.all_events if e.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION)
+    return [(e.asset_key.path[-1], e.partition) for e in events if e.asset_key]
+
+
+def find_error(result: dg.ExecuteInProcessResult) -> str:
+    """Return the words of the error that failed a run's step."""
+    failures = [e.step_failure_data.error for e in result.all_events if e.is_step_failure]
+    assert failures, "no step failed"
+    error = failures[0]
+    words = []
+    while error is not None:
+        words.append(error.message)
+        error = error.cause
+    return "\n".join(words)
+

@@ -1,0 +1,78 @@
+"""Settings: defaults that work, one variable per field, and a wrong one refused by its name."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batch_assets.core.errors import ConfigError
+from batch_assets.settings import Settings, load_settings
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [n for n in os.environ if n.startswith("BATCH_ASSETS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_any_variable_all_state_is_under_one_folder_here(tmp_path: Path) -> None:
+    found = load_settings()
+    assert found.home == tmp_path / ".batch_assets"
+    assert found.dagster_home.parent == found.frames_dir.parent == found.home
+    assert found.store_url == f"sqlite:///{found.home}/store.db"
+    assert (found.defs / "models.yaml").is_file()
+    assert found.cache_dir.is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("variable", "field"),
+    [("BATCH_ASSETS_HOME", "home"), ("BATCH_ASSETS_DEFS", "defs"), ("BATCH_ASSETS_CACHE", "cache_dir")],
+)
+def test_each_folder_has_its_variable_and_becomes_absolute(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, field: str
+) -> None:
+    monkeypatch.setenv(variable, "some/../where")
+    assert getattr(load_settings(), field) == tmp_path / "where"
+    monkeypatch.setenv(variable, "~/where")
+    assert getattr(load_settings(), field) == Path.home() / "where"
+
+
+def test_a_store_elsewhere_is_named_by_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_DB_URL", "postgresql://x/y")
+    assert load_settings().store_url == "postgresql://x/y"
+
+
+@pytest.mark.parametrize(
+    "variable", ["BATCH_ASSETS_HOME", "BATCH_ASSETS_DEFS", "BATCH_ASSETS_CACHE", "BATCH_ASSETS_DB_URL"]
+)
+def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    before = load_settings()
+    monkeypatch.setenv(variable, "")
+    assert load_settings() == before
+
+
+@pytest.mark.parametrize("variable", ["HOME_", "CACHE_DIR", "cache_dir", "DB_URL", "DEFS", "BATCH_ASSETS_NONSENSE"])
+def test_variables_of_others_do_not_matter(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    before = load_settings()
+    monkeypatch.setenv(variable, "/elsewhere")
+    assert load_settings() == before
+
+
+@pytest.mark.parametrize("variable", ["BATCH_ASSETS_HOME", "BATCH_ASSETS_DEFS", "BATCH_ASSETS_CACHE"])
+def test_a_folder_that_cannot_be_is_refused_by_the_name_of_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "~no_such_user_here/x")
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        load_settings()
+
+
+def test_code_may_name_every_field(tmp_path: Path) -> None:
+    made = Settings(home=tmp_path / "h", db_url="sqlite://", defs=tmp_path / "d", cache_dir=tmp_path / "c")
+    assert (made.home, made.store_url, made.defs, made.cache_dir) == (
+        tmp_path / "h",
+        "sqlite://",
+        tmp_path / "d",
+        tmp_path / "c",
+    )
