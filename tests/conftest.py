@@ -91,6 +91,17 @@ def empty_store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[
 
 
 @pytest.fixture
+def quick_path(tmp_path: Path) -> Iterator[Path]:
+    """Yield a folder in memory where there is such a place, for what calls fsync all the time; else tmp_path."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="ba_", dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     """Return the URL of a fresh, migrated SQLite store, for what doesn't depend on the database."""
     return _copy_sqlite(sqlite_template, tmp_path)

@@ -75,11 +75,18 @@ def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator
 
 
 def emit(
-    task: Task, stamps: Iterable[Stamp], partitions: Sequence[str], run_tags: Mapping[str, str]
-) -> Iterator[dg.MaterializeResult[Any] | Event]:
-    """Yield stamps in the shape that a run over `partitions` needs."""
-    for stamp in stamps:
-        if len(partitions) == 1:
+    context: dg.AssetExecutionContext, task: Task, stamps: Iterable[Stamp]
+) -> Iterator[dg.MaterializeResult[Any] | Event | dg.Output[None]]:
+    """Yield stamps in the shape that the run needs, and at its end what Dagster wants of the step's checks.
+
+    A run of a range has no partition key, even if the range holds one partition: then Dagster would record the
+    findings under none.
+    """
+    if context.has_partition_key:
+        for stamp in stamps:
             yield to_result(task, stamp)
-        else:
-            yield from to_events(task, stamp, run_tags)
+        return
+    for stamp in stamps:
+        yield from to_events(task, stamp, context.run.tags)
+    for key in context.selected_asset_check_keys:
+        yield dg.Output(None, output_name=f"{key.asset_key.to_python_identifier()}_{key.name}")

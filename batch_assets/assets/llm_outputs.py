@@ -7,7 +7,6 @@ from typing import Any
 import dagster as dg
 
 from batch_assets.assets.events import Finding, Stamp, emit
-from batch_assets.assets.source_records import close_checks
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
 from batch_assets.core.models import ModelEntry
@@ -79,15 +78,12 @@ def build_llm_outputs(
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         context.instance.add_run_tags(context.run.run_id, process_tags())
-        keys = list(context.partition_keys)
-        partitions = [parse_partition_key(str(k)) for k in keys]
+        partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         stamps = produce(
             task, platform, partitions, checks,
             run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
         )  # fmt: skip
-        yield from emit(task, stamps, keys, context.run.tags)
-        if len(keys) > 1:
-            yield from close_checks(task, LLM_OUTPUTS, specs)
+        yield from emit(context, task, stamps)
 
     return llm_outputs
 

@@ -13,7 +13,6 @@ from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.llm_outputs import OutputCheck, report_on
 from batch_assets.assets.qa_samples import write_qa_samples
 from batch_assets.assets.run_reports import write_run_report
-from batch_assets.assets.source_records import close_checks
 from batch_assets.assets.validated_results import write_validated_results
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
@@ -57,12 +56,10 @@ def build_results(
     )
     def results(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        keys = [str(k) for k in context.partition_keys]
+        partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
-        stamps = follow(task, platform, [parse_partition_key(k) for k in keys], checks, gates, selected)
-        yield from emit(task, stamps, keys, context.run.tags)
-        if len(keys) > 1 and VALIDATED_RESULTS in selected:
-            yield from close_checks(task, VALIDATED_RESULTS, specs)
+        stamps = follow(task, platform, partitions, checks, gates, selected)
+        yield from emit(context, task, stamps)
 
     return results
 

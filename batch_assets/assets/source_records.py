@@ -38,9 +38,7 @@ def build_source_records(
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        yield from emit(task, freeze(task, source, platform, batches, checks), batches, context.run.tags)
-        if len(batches) > 1:
-            yield from close_checks(task, SOURCE_RECORDS, specs)
+        yield from emit(context, task, freeze(task, source, platform, batches, checks))
 
     return source_records
 
@@ -107,9 +105,3 @@ def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch
                     adopt_items(connection, task.name, batch, back)
                     released -= set(back)
     return state
-
-
-def close_checks(task: Task, asset: str, specs: Sequence[dg.AssetCheckSpec]) -> Iterator[dg.Output[None]]:
-    """Yield the outputs that Dagster wants of a step's checks at the end of a run of many partitions."""
-    for spec in specs:
-        yield dg.Output(None, output_name=f"{task.name}__{asset}_{spec.name}")

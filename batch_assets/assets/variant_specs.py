@@ -29,7 +29,7 @@ def build_variant_specs(task: Task) -> dg.AssetsDefinition:
     def variant_specs(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         variants = list(context.partition_keys)
-        yield from emit(task, specify(task, platform, variants), variants, context.run.tags)
+        yield from emit(context, task, specify(task, platform, variants))
 
     return variant_specs
 

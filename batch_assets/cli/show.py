@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -176,27 +176,30 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
 
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print all rows and attempts of one record."""
-    for row in found["results"]:
+    for line in [*_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for row in rows:
         reason = f" {row['error_kind']}: {row['error']}" if row["error_kind"] else ""
+        variant = f"{row['prompt_ver']}--{row['model_id']}"
+        yield f"{item_id} {variant} in batch {row['batch']}: {row['status']}{reason}"
         reused = f" (answer of attempt {row['reused_from']})" if row["reused_from"] else ""
-        console.print(f"{item_id} {row['prompt_ver']}--{row['model_id']} in batch {row['batch']}: {row['status']}{reason}",
-                      highlight=False, markup=False)  # fmt: skip
-        console.print(
-            f"  answer {json.dumps(row['payload'], ensure_ascii=False)}{reused}", highlight=False, markup=False
-        )
-        console.print(f"  attempts {row['attempts']}, updated {row['updated_at']:%Y-%m-%d %H:%M:%S} UTC, run {row['run_id']}",
-                      highlight=False, markup=False)  # fmt: skip
-    for a in found["attempts"]:
+        yield f"  answer {json.dumps(row['payload'], ensure_ascii=False)}{reused}"
+        at = f"{row['updated_at']:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"  attempts {row['attempts']}, updated {at}, run {row['run_id']}"
+
+
+def _attempt_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for a in rows:
         end = a["outcome"] or "no end: in flight, or its process died"
         latency = f", {a['latency_s']:.2f} s" if a["latency_s"] is not None else ""
         tokens = f", {a['prompt_tokens']}+{a['completion_tokens']} tokens" if a["prompt_tokens"] is not None else ""
-        console.print(
-            f"  attempt {a['attempt']} of {a['prompt_ver']}--{a['model_id']} at {a['started_at']:%H:%M:%S}: {end}"
-            f"{latency}{tokens}, key {a['request_key']}",
-            highlight=False,
-            markup=False,
-        )
+        variant = f"{a['prompt_ver']}--{a['model_id']}"
+        at = f"{a['started_at']:%Y-%m-%d %H:%M:%S}"
+        yield f"  attempt {a['attempt']} of {variant} at {at}: {end}{latency}{tokens}, key {a['request_key']}"
         if a["completion"] is not None:
-            console.print(f"    {a['finish_reason']}: {a['completion']}", highlight=False, markup=False)
+            yield f"    {a['finish_reason']}: {a['completion']}"
         elif a["error"]:
-            console.print(f"    {a['error_kind']}: {a['error']}", highlight=False, markup=False)
+            yield f"    {a['error_kind']}: {a['error']}"

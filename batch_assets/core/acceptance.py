@@ -14,6 +14,10 @@ from batch_assets.core.completions import Completion
 from batch_assets.core.tasks import Task
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+"""What a validator or a rule of a task raises when it meets an answer that its author didn't think of. An OSError is
+none of these: it says nothing about the answer, so it goes up."""
+
 _TOO_BIG = "a number of more than 64 bits, which no column keeps"
 
 
@@ -34,23 +38,29 @@ class _DoubledKeyError(ValueError):
 def accept(completion: Completion, task: Task) -> Verdict:
     """Judge one completion: finish reason first, then JSON, the task's pydantic model (strict), then its rules.
 
-    Cut-off output is refused whatever it looks like: JSON that parses by chance after a cut is not an answer.
+    Cut-off output is refused whatever it looks like: JSON that parses by chance after a cut is not an answer. An answer
+    over which a validator or a rule breaks is refused too, by itself; it is judged again once they are mended.
     """
     refused = _check_finish(completion) or _check_json(completion.text)
     if refused:
         return refused
     try:
         answer = task.output.model_validate_json(completion.text, strict=True)
+        # By alias, as the output schema and the columns of validated_results name the fields.
+        payload = answer.model_dump(mode="json", by_alias=True)
     except ValidationError as e:
         first = e.errors(include_input=False, include_url=False)
         words = "; ".join(f"{'.'.join(map(str, d['loc'])) or 'answer'}: {d['msg']}" for d in first[:3])
         return _refuse(ErrorKind.SCHEMA, words)
-    # By alias, as the output schema and the columns of validated_results name the fields.
-    payload = answer.model_dump(mode="json", by_alias=True)
+    except _BROKEN as e:
+        return _refuse(ErrorKind.SCHEMA, f"{task.output.__name__} broke: {type(e).__name__}: {e}")
     if any(not _is_sized(v) for v in _walk(payload)):
         return _refuse(ErrorKind.SCHEMA, _TOO_BIG)
     for rule in task.rules:
-        problem = rule(answer)
+        try:
+            problem = rule(answer)
+        except _BROKEN as e:
+            problem = f"broke: {type(e).__name__}: {e}"
         if problem is not None:
             return _refuse(ErrorKind.RULE, f"{rule.__name__}: {problem}")
     return Verdict(status=Status.OK, payload=payload)

@@ -91,6 +91,13 @@ class WebUi:
             found[m["partition"]] = next(t["value"] for t in m["tags"] if t["key"] == "dagster/data_version")
         return found
 
+    def check_results(self, asset: list[str], name: str) -> set[tuple[str | None, str]]:
+        """Return (partition, status) of all executions of a check."""
+        query = """query($key: AssetKeyInput!, $name: String!) {
+            assetCheckExecutions(assetKey: $key, checkName: $name, limit: 100) { status evaluation { partition } } }"""
+        found = self.ask(query, key={"path": asset}, name=name)["assetCheckExecutions"]
+        return {((c["evaluation"] or {}).get("partition"), c["status"]) for c in found}
+
     @staticmethod
     def _wait(status: Any, ends: set[str], timeout_s: float) -> str:
         give_up_at = time.monotonic() + timeout_s

@@ -3,8 +3,6 @@
 Slow because the engine takes a quarter of a minute to start, and it starts three times.
 """
 
-from pathlib import Path
-
 import pytest
 from workplace import Workplace, wait_until
 

@@ -58,6 +58,7 @@ def test_one_partition_and_the_whole_chain_materialize_from_the_ui(ui: WebUi, pl
     assert server.count() == 42, "44 records, one empty, one a repeat of another"
     versions = {name: ui.versions([T, name]) for name in ("llm_outputs", *RESULTS)}
     assert all(list(v) == [partition] for v in versions.values())
+    assert ui.check_results([T, "validated_results"], "contract") == {(partition, "SUCCEEDED")}
     assert len({v[partition] for v in versions.values()}) == 1, "what follows goes by the output's whole data version"
 
 
@@ -72,12 +73,9 @@ def test_a_backfill_of_several_partitions_starts_from_the_ui(ui: WebUi, place: W
     for name in RESULTS:
         found = ui.versions([T, name])
         assert {p: found[p] for p in outputs} == {p: versions[p] for p in outputs}
-    checks = ui.ask(
-        """query($key: AssetKeyInput!) { assetCheckExecutions(assetKey: $key, checkName: "every_record_accounted",
-           limit: 50) { status evaluation { partition } } }""",
-        key={"path": [T, "llm_outputs"]},
-    )["assetCheckExecutions"]
-    assert {c["evaluation"]["partition"] for c in checks} >= set(outputs)
-    assert {c["status"] for c in checks} == {"SUCCEEDED"}
+    for asset, name in (("llm_outputs", "every_record_accounted"), ("validated_results", "contract")):
+        checks = ui.check_results([T, asset], name)
+        assert {partition for partition, _ in checks} >= set(outputs)
+        assert {status for _, status in checks} == {"SUCCEEDED"}
     plan = place.json("plan", T, "--variant", f"v2--{MODEL}")
     assert plan["needs"] == [] and plan["results_to_make"] == [], "the command line sees what the UI did"

@@ -24,7 +24,7 @@ from batch_assets.resources import Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 
-TASK = '''
+TASK = """
 from typing import Literal
 
 import dagster as dg
@@ -54,7 +54,7 @@ def t(_context) -> LlmTask:
         thresholds=Thresholds(max_error_share=0.25, max_invalid_share=0.5, min_records=4),
         qa_sample_size=2,
     )
-'''
+"""
 MODELS = "m1:\n  weights: none\n  engine: fake\n"
 RESULTS = ("validated_results", "quarantine", "qa_samples", "run_reports")
 _numbers = itertools.count(1)
@@ -69,7 +69,7 @@ class TempProject:
         self.folder = self.defs / "t"
         self.folder.mkdir(parents=True)
         (self.defs / "__init__.py").write_text("")
-        (self.defs / "models.yaml").write_text(MODELS)
+        self.write_models()
         (self.folder / "__init__.py").write_text("")
         (self.folder / "task.py").write_text(TASK)
         self.write_prompts("v1", "v2")
@@ -83,6 +83,11 @@ class TempProject:
         """Write prompt files; a body is `<prompt_ver>: {{ text }}` unless it is given."""
         for prompt_ver in (*prompt_vers, *bodies):
             write_prompt(self.folder / "prompts", prompt_ver, bodies.get(prompt_ver, f"{prompt_ver}: {{{{ text }}}}"))
+
+    def write_models(self, **fields: object) -> None:
+        """Write models.yaml: the fake m1, with more fields if given."""
+        lines = [MODELS, *(f"  {name}: {value}\n" for name, value in fields.items())]
+        (self.defs / "models.yaml").write_text("".join(lines))
 
     def write(self, batch: str, texts: Mapping[str, str] | Sequence[str]) -> Path:
         """Write the file of a batch."""
@@ -122,7 +127,12 @@ class TempProject:
             return make_plan(*self.bind(), platform, self.instance, **options)
 
     def materialize(
-        self, assets: Sequence[str], *, partition: str | None = None, tags: Mapping[str, str] | None = None, **config: Any
+        self,
+        assets: Sequence[str],
+        *,
+        partition: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        **config: Any,
     ) -> dg.ExecuteInProcessResult:
         """Materialize assets of one partition, or of those that `tags` name, through the implicit asset job."""
         project = self.load()
@@ -154,10 +164,7 @@ Check = tuple[str, str, str | None, bool]
 
 def find_checks(result: dg.ExecuteInProcessResult) -> set[Check]:
     """Return what a run's checks found: asset, check, partition, passed."""
-    return {
-        (d.asset_key.path[-1], d.check_name, d.partition, d.passed)
-        for d in result.get_asset_check_evaluations()
-    }
+    return {(d.asset_key.path[-1], d.check_name, d.partition, d.passed) for d in result.get_asset_check_evaluations()}
 
 
 def find_materialized(result: dg.ExecuteInProcessResult) -> list[tuple[str, str | None]]:
@@ -176,4 +183,3 @@ def find_error(result: dg.ExecuteInProcessResult) -> str:
         words.append(error.message)
         error = error.cause
     return "\n".join(words)
-

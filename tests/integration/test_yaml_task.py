@@ -48,7 +48,7 @@ def test_a_task_in_yaml_has_everything_that_one_in_python_has(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
-        ("ticket_triage.task.Triage", "ticket_triage.task.Nothing", "output: 'batch_assets.defs.ticket_triage.task.Nothing'"),
+        ("triage.task.Triage", "triage.task.Nothing", "output: 'batch_assets.defs.ticket_triage.task.Nothing'"),
         ("max_error_share: 0.5", "max_error_share: 2", "thresholds: max_error_share"),
         ("{files:", "{filez:", "source: files"),
         ("models: [made_up]", "models: [unknown]", "unknown"),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 
 from batch_assets.core.acceptance import Verdict, accept
 from batch_assets.core.attempts import ErrorKind, Status
@@ -206,6 +206,60 @@ def test_a_rule_is_not_asked_about_an_answer_that_does_not_fit() -> None:
         raise AssertionError("asked about an answer of the wrong shape")
 
     assert judge("{}", task=make_task(Answer, ask)).error_kind is ErrorKind.SCHEMA
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("k"), ZeroDivisionError("z"), AttributeError("a"), AssertionError("x"), RecursionError("r")]
+)
+def test_a_rule_that_breaks_over_an_answer_refuses_that_answer_and_stops_no_run(error: Exception) -> None:
+    def fragile(answer: Answer) -> str | None:
+        if answer.guests == 13:
+            raise error
+        return None
+
+    task = make_task(Answer, fragile)
+    verdict = judge(with_value("guests", "13"), task=task)
+    assert verdict.error_kind is ErrorKind.RULE
+    assert verdict.error == f"fragile: broke: {type(error).__name__}: {error}"
+    assert judge(with_value("guests", "12"), task=task).status is Status.OK
+
+
+class Fragile(BaseModel):
+    words: str
+
+    @field_validator("words")
+    @classmethod
+    def check(cls, value: str) -> str:
+        return value if value.split()[1] else ""
+
+
+class Unwritable(BaseModel):
+    value: str
+
+    @field_serializer("value")
+    def write(self, value: str) -> str:
+        return value.split()[1]
+
+
+@pytest.mark.parametrize(("output", "field"), [(Fragile, "words"), (Unwritable, "value")])
+def test_a_model_that_breaks_over_an_answer_refuses_that_answer_and_stops_no_run(
+    output: type[BaseModel], field: str
+) -> None:
+    task = make_task(output)
+    assert judge(f'{{"{field}":"two words"}}', task=task).status is Status.OK
+    verdict = judge(f'{{"{field}":"one"}}', task=task)
+    assert verdict.error_kind is ErrorKind.SCHEMA
+    assert verdict.error
+    assert f"{output.__name__} broke: " in verdict.error
+    assert "IndexError" in verdict.error
+
+
+def test_a_rule_that_could_not_ask_elsewhere_says_nothing_about_the_answer() -> None:
+    def ask_elsewhere(_: Answer) -> str:
+        raise ConnectionError("no route")
+
+    with pytest.raises(ConnectionError):
+        judge(GOOD, task=make_task(Answer, ask_elsewhere))
 
 
 def test_an_empty_string_from_a_rule_is_a_refusal_and_none_is_not() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from batch_assets.core import identity
 from batch_assets.core.identity import VariantSpec, data_version, fingerprint, request_key, variant_spec
@@ -31,20 +31,27 @@ class Answer(BaseModel):
     score: int = 0
 
 
+# The others have the same title, and no docstring, so that their schemas differ in one thing each.
+
+
 class WiderAnswer(BaseModel):
+    model_config = ConfigDict(title="Answer")
+
     label: Literal["a", "b", "c"]
     note: str = ""
     score: int = 0
 
 
 class DescribedAnswer(BaseModel):
+    model_config = ConfigDict(title="Answer")
+
     label: Literal["a", "b"] = Field(description="a is good, b is bad")
     note: str = ""
     score: int = 0
 
 
-class ReorderedAnswer(BaseModel):
-    """Guided decoding asks for the score before the note: another question."""
+class ReorderedAnswer(BaseModel):  # guided decoding asks for the score before the note: another question
+    model_config = ConfigDict(title="Answer")
 
     label: Literal["a", "b"]
     score: int = 0
