@@ -323,7 +323,7 @@ completions = (
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(completions)
 @example(GOOD)
 @example('{"label":"fee","urgent":true}')
@@ -341,7 +341,7 @@ def test_any_text_gets_a_verdict_and_ok_means_that_model_and_rules_accept(text: 
         assert verdict.error_kind in ErrorKind
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=150)
 @given(answers)
 def test_an_answer_that_the_model_accepts_is_refused_only_for_what_no_store_keeps(answer: dict[str, object]) -> None:
     text = spell(answer)

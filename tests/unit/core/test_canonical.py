@@ -40,25 +40,25 @@ def reverse_keys(value: Any) -> Any:
     return [reverse_keys(v) for v in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(values)
 def test_values_that_differ_in_unicode_form_alone_hash_alike(value: Any) -> None:
     assert digest(decompose(value)) == digest(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(values)
 def test_the_order_of_keys_does_not_matter(value: Any) -> None:
     assert canonical_json(reverse_keys(value)) == canonical_json(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(values)
 def test_canonical_json_says_the_value_and_nothing_else(value: Any) -> None:
     assert json.loads(canonical_json(value)) == normalise(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(values, values)
 def test_different_values_have_different_texts(one: Any, other: Any) -> None:
     same = json.dumps(normalise(one), sort_keys=True) == json.dumps(normalise(other), sort_keys=True)
@@ -82,7 +82,7 @@ def test_what_json_has_no_word_for_is_refused(value: object) -> None:
         canonical_json(value)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.text(st.characters(exclude_categories=[]), max_size=20))
 def test_a_digest_is_24_hex_digits_of_any_text(text: str) -> None:
     assert re.fullmatch("[0-9a-f]{24}", digest_text(text))

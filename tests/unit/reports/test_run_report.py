@@ -83,7 +83,7 @@ def find_percentile(values: list[int], share: Fraction) -> int:
     return min(v for v in values if Fraction(sum(w <= v for w in values), len(values)) >= share)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=120), st.integers(0, 1000))
 def test_a_percentile_is_the_smallest_value_that_its_share_does_not_exceed(values: list[int], permille: int) -> None:
     share = Fraction(permille, 1000)

@@ -243,7 +243,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("csv")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     tables,
     st.sampled_from(",;\t|"),
@@ -286,7 +286,7 @@ pieces = st.sampled_from(
 any_bytes = st.binary(max_size=30) | st.lists(pieces, max_size=16).map(b"".join)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(any_bytes)
 def test_any_bytes_are_a_batch_or_a_source_error(folder: Path, data: bytes) -> None:
     path = folder / "any.csv"
@@ -298,7 +298,7 @@ def test_any_bytes_are_a_batch_or_a_source_error(folder: Path, data: bytes) -> N
             assert re.search(r"any\.csv: lines? \d+", str(e))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(pieces, max_size=16).map(b"".join))
 def test_every_line_is_in_a_record_or_in_a_set_aside_one_or_empty(folder: Path, data: bytes) -> None:
     path = folder / "lines.csv"

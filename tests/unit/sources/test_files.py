@@ -266,7 +266,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.binary(max_size=30) | st.lists(pieces, max_size=12).map(b"".join),
     st.sampled_from(["a.csv", "a.tsv", "a.jsonl", "a.ndjson", "a.parquet"]),

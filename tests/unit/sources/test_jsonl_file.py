@@ -181,7 +181,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("jsonl")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(objects, min_size=1, max_size=4), st.booleans())
 def test_what_was_written_comes_back_exactly(folder: Path, written: list[dict[str, Any]], is_ascii: bool) -> None:
     path = folder / "x.jsonl"
@@ -219,7 +219,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(st.binary(max_size=30) | st.lists(pieces, max_size=16).map(b"".join))
 def test_any_bytes_are_a_batch_or_a_source_error(folder: Path, data: bytes) -> None:
     path = folder / "any.jsonl"

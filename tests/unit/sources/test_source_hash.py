@@ -93,7 +93,7 @@ def hash_table(folder: Path, table: list[tuple[str, str]], order: list[int]) -> 
     return read(folder, "\n".join(lines), "b.jsonl").source_hash
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(tables, st.data())
 def test_the_order_of_records_does_not_matter_and_every_cell_does(
     folder: Path, table: list[tuple[str, str]], data: st.DataObject
