@@ -35,7 +35,8 @@ from batch_assets.core.tasks import Rule, Task, Thresholds
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Plan, Selection, make_plan
 from batch_assets.resources import Platform, open_platform
-from batch_assets.runner.run import Runner, RunnerOptions, drive
+from batch_assets.runner.drive import drive
+from batch_assets.runner.run import Runner, RunnerOptions
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
 from batch_assets.settings import Settings
 from batch_assets.sources.files import FileSource

@@ -23,7 +23,8 @@ from batch_assets.partitions import (
 from batch_assets.planner import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key, build_work
 from batch_assets.reports.run_report import RunReport, make_report
 from batch_assets.resources import PLATFORM, Platform, process_tags
-from batch_assets.runner.run import Observer, Runner, RunnerOptions, drive
+from batch_assets.runner.drive import drive
+from batch_assets.runner.run import Observer, Runner, RunnerOptions
 from batch_assets.runner.work import PartitionOutcome, PartitionWork, Progress
 from batch_assets.store.figures import load_failures, load_figures
 
@@ -111,7 +112,7 @@ def produce(
         runner = Runner(
             platform.database,
             build_engine(model, platform.settings.cache_dir),
-            RunnerOptions(max_in_flight=model.max_in_flight),
+            RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s),
             run_id=run_id,
             retry=retry,
             total=total,

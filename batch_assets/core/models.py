@@ -15,6 +15,7 @@ NOT_IDENTITY: Mapping[str, str] = {
     "description": "words for people",
     "price_per_gpu_hour": "what an answer costs is not what it says",
     "timeout_s": "how long we wait",
+    "outage_s": "how long we wait",
     "max_in_flight": "how many we ask at once",
     "op_tags": "where the step runs",
     "base_url": "the same model behind another address; change `revision` when the server's model changes",
@@ -61,6 +62,7 @@ class ModelEntry(BaseModel):
     price_per_gpu_hour: Annotated[float, Field(ge=0)] = 0.0
     max_in_flight: Annotated[int, Field(ge=1, le=4096)] = 64
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    outage_s: Annotated[float, Field(ge=0)] = 60.0
     base_url: str | None = None
     api_key_env: str | None = None
     op_tags: dict[str, str] = {}

@@ -68,7 +68,8 @@ class VllmEngine:
         live = _Live(request=request, future=future, started=time.monotonic())
         self._inbox.put(lambda: self._add(number, live))
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self._entry.timeout_s)
+            async with asyncio.timeout(self._entry.timeout_s):
+                return await asyncio.wrap_future(future)
         except TimeoutError as e:
             self._inbox.put(lambda: self._abort(number))
             words = f"no answer in {self._entry.timeout_s:g} s"

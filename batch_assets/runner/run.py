@@ -16,6 +16,7 @@ from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
 from batch_assets.engines.base import Engine
 from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.outage import MAX_TRIES, Outage, fail
 from batch_assets.runner.prepare import Prepared, Preparer
 from batch_assets.runner.share import ShareClock
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork, Progress, Tally
@@ -27,8 +28,10 @@ from batch_assets.store.results import Claim, Ending, Group, Result, write_group
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
+READ_AHEAD_CHUNKS = 4
+
 Observer = Callable[[Progress], None]
-Arrival = tuple[Ask, Completion | Exception, float]
+Arrival = tuple[Ask, Completion | BaseException, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +41,8 @@ class RunnerOptions:
     max_in_flight: int
     group_rows: int = 256
     group_s: float = 0.02
-    lost_connections: int = 32
-    """Failed connections in a row, with no answer between, after which the server counts as gone."""
+    outage_s: float = 60.0
+    """Seconds without any answer, while requests fail one after another, after which the run stops."""
 
 
 class Runner:
@@ -73,12 +76,16 @@ class Runner:
         self._group = Group()
         self._queue = AskQueue()
         self._live: dict[Ask, asyncio.Task[None]] = {}
+        self._claimed: list[Ask] = []
+        """Asks whose claims are being written."""
         self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
         self._open: list[OpenPartition] = []
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
         self._number = 0
-        self._lost = 0
+        self._outage = Outage(options.outage_s)
+        self._fresh: dict[str, tuple[Verdict, str]] = {}
+        """Answers since the last commit by request key: the store doesn't tell of them yet."""
 
     async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
         """Bring partitions up to date, in order; yield each when it is finished and committed.
@@ -103,8 +110,7 @@ class Runner:
                     break
                 if heartbeat.done():
                     heartbeat.result()
-                can_read = not is_exhausted and self._queue.ready < self._options.max_in_flight
-                await self._wait(can_read=can_read)
+                await self._wait(can_read=not is_exhausted and self._queue.ready < self._options.max_in_flight)
         except EngineDead as e:
             await self._stop(is_death=e.took_requests_down)
             raise
@@ -122,9 +128,11 @@ class Runner:
     async def _renew_leases(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            before = list(self._open)
             held = await self._in_thread(self._leases.renew)
-            if not held and self._open:
-                raise PartitionLeased("another run took this run's leases over: they had expired")
+            lost = [str(p) for p in before if p in self._open and (p.work.batch, p.work.variant.key) not in held]
+            if lost:
+                raise PartitionLeased(f"another run took {', '.join(lost)} over: the lease had expired")
 
     async def _open_engine(self) -> None:
         self._observe(is_starting=True)
@@ -132,7 +140,8 @@ class Runner:
         self._is_open = True
 
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
-        """Read and sort records until there are enough to send; say whether all partitions are read."""
+        """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
+        chunks = 0
         while self._queue.ready < self._options.max_in_flight and len(self._group.results) < self._options.group_rows:
             partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
             if partition is None:
@@ -143,6 +152,10 @@ class Runner:
                 continue
             prepared = await self._in_thread(lambda p=partition, r=records: self._preparer.prepare(p, r))
             self._take_in(partition, prepared)
+            chunks += 1
+            free = self._options.max_in_flight - len(self._live)
+            if self._queue.ready >= free or (chunks >= READ_AHEAD_CHUNKS and (self._live or self._queue.ready)):
+                break  # what can be sent, and what has arrived, is not kept waiting
         return False
 
     async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
@@ -164,19 +177,30 @@ class Runner:
         for result in prepared.results:
             self._add_result(partition, result)
         for ask in prepared.asks:
-            self._queue.add(ask)
+            answered = self._fresh.get(ask.request.request_key)
+            if answered is None:
+                self._queue.add(ask)
+            else:
+                self._share_answer(ask, *answered)
 
     async def _commit(self, asks: Sequence[Ask]) -> None:
         """Write ends, rows and the claims of `asks` in one transaction; then send `asks`."""
-        group, self._group = self._group, Group()
+        group, self._group, self._fresh = self._group, Group(), {}
         group.claims = [self._claim(ask) for ask in asks]
-        if group:
-            await self._in_thread(lambda: self._write(group))
+        self._claimed = list(asks)
+        try:
+            if group:
+                await self._in_thread(lambda: self._write(group))
+        except BaseException:
+            self._group.results = group.results + self._group.results
+            self._group.endings = group.endings + self._group.endings
+            raise
         for ask in asks:
             ask.partition.tally.sent += 1
             self._tally.sent += 1
             ask.started_at_share = self._share.enter()
             self._live[ask] = asyncio.create_task(self._ask(ask))
+        self._claimed = []
 
     def _write(self, group: Group) -> None:
         with self._database.write() as connection:
@@ -203,10 +227,10 @@ class Runner:
 
     async def _ask(self, ask: Ask) -> None:
         try:
-            answer: Completion | Exception = await self._engine.complete(ask.request)
+            answer: Completion | BaseException = await self._engine.complete(ask.request)
         except asyncio.CancelledError:
             raise
-        except Exception as e:  # noqa: BLE001 - the engine's edge: the loop decides, and raises what it doesn't know
+        except BaseException as e:  # noqa: BLE001 - the engine's edge: the loop raises what it doesn't know
             answer = e
         self._arrived.put_nowait((ask, answer, self._share.leave()))
 
@@ -216,7 +240,10 @@ class Runner:
             await asyncio.sleep(0)
         elif self._live:
             try:
-                self._handle(await asyncio.wait_for(self._arrived.get(), self._wait_s()))
+                # Not wait_for(): Python 3.11's loses a cancellation that comes together with a result.
+                async with asyncio.timeout(self._wait_s()):
+                    arrival = await self._arrived.get()
+                self._handle(arrival)
             except TimeoutError:
                 return
             if self._arrived.qsize() + 1 < min(self._options.group_rows, len(self._live) + 1):
@@ -235,29 +262,28 @@ class Runner:
         ask, answer, share = arrival
         if not isinstance(answer, Completion | RequestFailed):
             raise answer  # the engine's death or a fault of ours; the record stays in flight, for _stop to settle
-        del self._live[ask]
         engine_s = share - ask.started_at_share
         if isinstance(answer, RequestFailed):
             self._handle_failure(ask, answer, engine_s)
             return
-        self._lost = 0
+        self._outage.hear_answer()
         verdict = accept(answer, ask.partition.work.task)
+        del self._live[ask]
         self._end(ask, verdict, engine_s, completion=answer)
         self._settle(ask, verdict, is_shared=verdict.status is Status.OK)
 
     def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:
-        kind = ErrorKind(failure.kind)
-        self._lost = self._lost + 1 if kind is ErrorKind.CONNECTION else 0
-        verdict = Verdict(status=Status.ERROR, error_kind=kind, error=str(failure)[:500])
+        del self._live[ask]
+        verdict = fail(failure)
         self._end(ask, verdict, engine_s)
-        ask.failed += 1
-        if failure.is_passing and ask.failed < ask.partition.work.task.retry.max_attempts:
-            if self._lost >= self._options.lost_connections:
-                raise EngineDead(f"{self._lost} connections in a row failed: the server is gone ({failure})")
-            wait_s = ask.partition.work.task.retry.backoff_s(ask.failed, self._rng, failure.retry_after_s)
-            self._queue.delay(ask, wait_s)
-            return
-        ask.failed -= 1  # the attempt that settles it is counted by `attempt`
+        retry = ask.partition.work.task.retry
+        if failure.is_passing:
+            ask.charged += self._outage.hear_failure(ErrorKind(failure.kind))
+            if ask.charged < retry.max_attempts and ask.failed + 1 < MAX_TRIES:
+                ask.failed += 1
+                self._queue.delay(ask, retry.backoff_s(ask.failed, self._rng, failure.retry_after_s))
+                self._outage.check(str(failure))
+                return
         self._settle(ask, verdict, is_shared=not failure.is_passing)
 
     def _end(self, ask: Ask, verdict: Verdict, engine_s: float, completion: Completion | None = None) -> None:
@@ -276,11 +302,16 @@ class Runner:
     def _settle(self, ask: Ask, verdict: Verdict, *, is_shared: bool) -> None:
         """Give a record its row; its followers take the answer, or one of them asks next."""
         self._add_result(ask.partition, self._row(ask, verdict, attempts=ask.attempt, attempt_id=ask.attempt_id))
+        if verdict.status is Status.OK:
+            self._fresh[ask.request.request_key] = (verdict, ask.attempt_id)
         for follower in self._queue.settle(ask, is_shared=is_shared):
-            row = self._row(follower, verdict, attempts=0, attempt_id=ask.attempt_id)
-            self._add_result(follower.partition, replace(row, reused_from=ask.attempt_id))
-            follower.partition.tally.reused += 1
-            self._tally.reused += 1
+            self._share_answer(follower, verdict, ask.attempt_id)
+
+    def _share_answer(self, ask: Ask, verdict: Verdict, attempt_id: str) -> None:
+        row = self._row(ask, verdict, attempts=0, attempt_id=attempt_id)
+        self._add_result(ask.partition, replace(row, reused_from=attempt_id))
+        ask.partition.tally.reused += 1
+        self._tally.reused += 1
 
     def _row(self, ask: Ask, verdict: Verdict, *, attempts: int, attempt_id: str) -> Result:
         return self._preparer.row(
@@ -330,20 +361,20 @@ class Runner:
         for task in self._live.values():
             task.cancel()
         await asyncio.gather(*self._live.values(), return_exceptions=True)
-        while not self._arrived.empty():
-            arrival = self._arrived.get_nowait()
-            if isinstance(arrival[1], Completion):
-                self._handle(arrival)
-        if not is_death:
-            for ask in self._live:
-                self._group.endings.append(Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now()))
-        group, self._group = self._group, Group()
         try:
+            while not self._arrived.empty():
+                ask, answer, share = self._arrived.get_nowait()
+                if isinstance(answer, Completion):
+                    self._handle((ask, answer, share))
+                elif isinstance(answer, RequestFailed):
+                    del self._live[ask]
+                    self._end(ask, fail(answer), share - ask.started_at_share)
+            if not is_death:
+                for ask in [*self._live, *self._claimed]:
+                    self._group.endings.append(Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now()))
+            group, self._group = self._group, Group()
             await self._in_thread(lambda: self._write(group))
-            for p in self._open:
-                await self._in_thread(
-                    lambda p=p: self._leases.release(p.work.task.name, p.work.batch, p.work.variant.key)
-                )
+            await self._in_thread(self._leases.release_all)
         except Exception:  # noqa: BLE001 - the first error is the one to tell; what isn't committed is asked again
             _log.exception("what had arrived could not be committed; the next run asks for it again")
 
@@ -358,33 +389,3 @@ class Runner:
                     is_starting=is_starting,
                 )
             )
-
-
-def drive(runner: Runner, works: Iterable[PartitionWork]) -> Iterator[PartitionOutcome]:
-    """Run from synchronous code, yielding partitions as they finish.
-
-    Not an async asset: Dagster gives that only GeneratorExit when a run is terminated, and nothing can be awaited then.
-    """
-    outcomes = runner.run(works)
-    under_way: list[asyncio.Task[PartitionOutcome]] = []
-
-    async def take_next() -> PartitionOutcome:
-        under_way[:] = [asyncio.ensure_future(anext(outcomes))]
-        return await under_way[0]
-
-    async def stop() -> None:
-        for task in under_way:  # left pending when a signal handler raised through the loop
-            task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
-        await outcomes.aclose()
-
-    with asyncio.Runner() as loop:
-        try:
-            while True:
-                try:
-                    outcome = loop.run(take_next())
-                except StopAsyncIteration:
-                    return
-                yield outcome
-        finally:
-            loop.run(stop())

@@ -60,6 +60,9 @@ class OpenPartition:
     waiting: int = 0
     is_read: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.work.batch}|{self.work.variant.key}"
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ask:
@@ -72,6 +75,8 @@ class Ask:
     attempts_before: int
     is_suspect: bool
     failed: int = 0
+    charged: int = 0
+    """Of the failed attempts, those that the record has to answer for."""
     attempt_id: str = ""
     started_at_share: float = 0.0
     followers: "list[Ask]" = field(default_factory=list["Ask"])

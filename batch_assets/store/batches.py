@@ -43,6 +43,13 @@ def load_batches(connection: sa.Connection, task: str) -> dict[str, BatchState]:
     return {r["batch"]: _state(r) for r in rows}
 
 
+def load_batch(connection: sa.Connection, task: str, batch: str) -> BatchState | None:
+    """Return one frozen batch, or None."""
+    where = (batches.c.task == task, batches.c.batch == batch)
+    row = connection.execute(sa.select(batches).where(*where)).mappings().first()
+    return None if row is None else _state(row)
+
+
 def freeze_batch(
     connection: sa.Connection,
     task: str,

@@ -77,12 +77,17 @@ def open_database(url: str) -> Database:
         engine = sa.create_engine(
             parsed,
             json_serializer=_dump_json,
+            json_deserializer=_load_json,
             connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "check_same_thread": False},
         )
         _tune_sqlite(engine)
     else:
         engine = sa.create_engine(
-            parsed, json_serializer=_dump_json, pool_pre_ping=True, executemany_mode="values_plus_batch"
+            parsed,
+            json_serializer=_dump_json,
+            json_deserializer=_load_json,
+            pool_pre_ping=True,
+            executemany_mode="values_plus_batch",
         )
     try:
         _migrate(engine)
@@ -94,6 +99,11 @@ def open_database(url: str) -> Database:
 def _dump_json(value: object) -> str:
     """Write JSON columns readably: a person who looks with SQL sees letters, not escapes."""
     return json.dumps(value, ensure_ascii=False)
+
+
+def _load_json(text: str) -> Any:
+    """Read JSON columns. JSONB writes 1e23 without its exponent; no answer holds an integer of that size."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
 
 
 def _parse_url(url: str) -> URL:

@@ -84,11 +84,17 @@ class LeaseBook:
         except IntegrityError as e:
             raise PartitionLeased(f"{task} {batch}|{variant}: another run took it at this moment") from e
 
-    def renew(self) -> int:
-        """Move the expiry of all leases of this run; return how many it still holds."""
+    def renew(self) -> set[tuple[str, str]]:
+        """Move the expiry of all leases of this run; return the (batch, variant) that it still holds."""
+        mine = leases.c.run_id == self._run_id
         with self._database.write() as connection:
-            mine = sa.update(leases).where(leases.c.run_id == self._run_id)
-            return connection.execute(mine.values(expires_at=self._expiry())).rowcount
+            connection.execute(sa.update(leases).where(mine).values(expires_at=self._expiry()))
+            return set(connection.execute(sa.select(leases.c.batch, leases.c.variant).where(mine)).tuples())
+
+    def release_all(self) -> None:
+        """Give back whatever this run still holds."""
+        with self._database.write() as connection:
+            connection.execute(sa.delete(leases).where(leases.c.run_id == self._run_id))
 
     def release(self, task: str, batch: str, variant: str) -> None:
         """Give a partition's lease back, if it is still this run's."""

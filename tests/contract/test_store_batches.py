@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from factories import KEY, load_rows, make_result, run_at_once, write_rows
 
-from batch_assets.store.batches import BatchState, adopt_items, freeze_batch, load_batches, touch_batch
+from batch_assets.store.batches import BatchState, adopt_items, freeze_batch, load_batch, load_batches, touch_batch
 from batch_assets.store.database import Database
 from batch_assets.store.overview import load_status
 from batch_assets.store.tables import item_owner
@@ -43,7 +43,10 @@ def homes(database: Database) -> dict[str, str | None]:
 
 def test_a_frozen_batch_comes_back_as_it_was_read(database: Database) -> None:
     freeze(database, "b1", "1", "2", malformed=[(3, "2 fields, the header has 3")])
-    state = states(database)["b1"]
+    with database.read() as connection:
+        state = load_batch(connection, "t", "b1")
+        assert load_batch(connection, "t", "b2") is None
+    assert state == states(database)["b1"]
     assert (state.seq, state.stamp, state.source_hash, state.records) == (1, "s-b1", "1-2", 2)
     assert (state.superseded, state.superseded_hash) == (0, "")
     assert list(state.malformed) == [(3, "2 fields, the header has 3")]

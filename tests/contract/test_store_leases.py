@@ -139,7 +139,7 @@ def test_a_heartbeat_moves_the_expiry_of_all_leases_of_its_run_and_no_others(dat
     other.acquire("t", "b3", "v1--m1")
     soon = now() + dt.timedelta(seconds=5)
     set_holder(database, expires_at=soon)
-    assert mine.renew() == 2
+    assert mine.renew() == {("b1", "v1--m1"), ("b2", "v1--m1")}
     with database.read() as connection:
         expiries = dict(connection.execute(sa.select(leases.c.batch, leases.c.expires_at)).tuples().all())
     assert expiries["b1"] > soon
@@ -151,9 +151,19 @@ def test_a_run_whose_lease_was_taken_over_renews_and_releases_nothing(database: 
     slow = LeaseBook(database, "slow", lease_s=-1)
     slow.acquire(*P)
     LeaseBook(database, "next").acquire(*P)
-    assert slow.renew() == 0
+    assert slow.renew() == set()
     slow.release(*P)
     assert find_live(database) == {("b1", "v1--m1"): "next"}
+
+
+def test_a_run_can_release_all_that_it_holds_and_nothing_else(database: Database) -> None:
+    mine, other = LeaseBook(database, "run-1"), LeaseBook(database, "run-2")
+    mine.acquire(*P)
+    mine.acquire("t2", "b2", "v1--m1")
+    other.acquire("t", "b3", "v1--m1")
+    mine.release_all()
+    assert find_live(database) == {("b3", "v1--m1"): "run-2"}
+    assert mine.renew() == set()
 
 
 def test_a_release_belongs_to_the_callers_transaction(database: Database) -> None:
