@@ -54,15 +54,16 @@ def to_single_dimension(dimension: str) -> dg.MultiToSingleDimensionPartitionMap
     return dg.MultiToSingleDimensionPartitionMapping(partition_dimension_name=dimension)
 
 
-def sync_partitions(task: Task, source: Source, instance: DagsterInstance) -> None:
-    """Register what source, prompts and models offer; retire variants that are no more. Idempotent.
+def sync_partitions(task: Task, source: Source, instance: DagsterInstance, *, is_retiring: bool = True) -> None:
+    """Register what source, prompts and models offer; retire variants that are no more (`is_retiring`). Idempotent.
 
-    A batch whose file has gone stays: its records were frozen, and its rows are results.
+    A process that loaded its definitions long ago must not retire: what it doesn't know may be new. A batch whose file
+    has gone stays: its records were frozen, and its rows are results.
     """
     _add(instance, f"{task.name}__{BATCH}", (ref.batch for ref in source.list_batches()))
     variants = f"{task.name}__{VARIANT}"
     known = _add(instance, variants, task.variants)
-    for gone in known - set(task.variants):
+    for gone in known - set(task.variants) if is_retiring else ():
         instance.delete_dynamic_partition(variants, gone)
 
 

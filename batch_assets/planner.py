@@ -18,7 +18,7 @@ from batch_assets.partitions import PartitionKey
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
-from batch_assets.store.batches import BatchState, content_of, load_batches
+from batch_assets.store.batches import BatchState, content_of, load_batch, load_batches
 from batch_assets.store.leases import load_live
 from batch_assets.store.partitions import PartitionState, load_partition, load_partitions
 from batch_assets.store.results import VariantKey, load_foreign, load_states
@@ -57,6 +57,8 @@ class Plan:
 
     task: Task
     unfrozen: tuple[BatchRef, ...] = ()
+    touched: tuple[BatchRef, ...] = ()
+    """Batches whose stamp changed and whose content didn't."""
     unspecified: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     done: tuple[PartitionKey, ...] = ()
@@ -90,12 +92,30 @@ class _Batch:
     content: str
     load: Callable[[], pl.DataFrame]
     unfrozen: BatchRef | None = None
-    frame: pl.DataFrame | None = field(default=None)
+    touched: BatchRef | None = None
+    frame: pl.DataFrame | None = None
 
     def read(self) -> pl.DataFrame:
         if self.frame is None:
             self.frame = self.load()
         return self.frame
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What make_plan has found so far."""
+
+    unfrozen: list[BatchRef] = field(default_factory=list[BatchRef])
+    touched: list[BatchRef] = field(default_factory=list[BatchRef])
+    needs: list[Need] = field(default_factory=list[Need])
+    done: list[PartitionKey] = field(default_factory=list[PartitionKey])
+    outdated: list[PartitionKey] = field(default_factory=list[PartitionKey])
+
+    def note(self, batch: _Batch) -> None:
+        if batch.unfrozen:
+            self.unfrozen.append(batch.unfrozen)
+        if batch.touched:
+            self.touched.append(batch.touched)
 
 
 def make_plan(
@@ -114,31 +134,32 @@ def make_plan(
         leased = load_live(connection, task.name)
     stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
     specs = {key: platform.spec(task, key) for key in task.variants if selection.variant in (None, key)}
-    batches = [b for b in _list_batches(task, source, platform, frozen) if selection.batch in (None, b.name)]
-    needs: list[Need] = []
-    done: list[PartitionKey] = []
-    outdated: list[PartitionKey] = []
-    for key, spec in specs.items():
-        for batch in batches:
+    found = _Findings()
+    for batch in _list_batches(task, source, platform, frozen):  # one by one: a batch's records are many
+        if selection.batch not in (None, batch.name):
+            continue
+        found.note(batch)
+        for key, spec in specs.items():
             partition = PartitionKey(batch.name, key)
             state = finished.get((batch.name, key))
             need = _find_need(task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry)
             if need is not None:
-                holder = leased.get((batch.name, key))
-                needs.append(replace(need, leased_by=holder))
-            else:
-                done.append(partition)
-            version = state.data_version if state and need is None else None
-            if version and any(stamped[name].get(str(partition)) != version for name in RESULT_ASSETS):
-                outdated.append(partition)
+                found.needs.append(replace(need, leased_by=leased.get((batch.name, key))))
+                continue
+            found.done.append(partition)
+            if state and any(stamped[name].get(str(partition)) != state.data_version for name in RESULT_ASSETS):
+                found.outdated.append(partition)
     specified = load_versions(instance, task, VARIANT_SPECS)
+    order = list(specs)
     return Plan(
         task=task,
-        unfrozen=tuple(b.unfrozen for b in batches if b.unfrozen),
-        unspecified=tuple(k for k, s in specs.items() if specified.get(k) != spec_version(s)),
-        needs=tuple(needs),
-        done=tuple(done),
-        outdated=tuple(outdated),
+        unfrozen=tuple(found.unfrozen),
+        touched=tuple(found.touched),
+        unspecified=tuple(k for k, spec in specs.items() if specified.get(k) != spec_version(spec)),
+        # By variant: a prompt's common beginning is then computed once and kept by the engine's cache.
+        needs=tuple(sorted(found.needs, key=lambda n: order.index(n.partition.variant))),
+        done=tuple(found.done),
+        outdated=tuple(found.outdated),
     )
 
 
@@ -169,7 +190,7 @@ def build_work(task: Task, platform: Platform, partition: PartitionKey) -> Parti
     """Return the work on one output partition, from the frozen batch; None where the batch was never frozen."""
     spec = platform.spec(task, partition.variant)
     with platform.database.read() as connection:
-        state = load_batches(connection, task.name).get(partition.batch)
+        state = load_batch(connection, task.name, partition.batch)
     if state is None or not platform.frames.path(task.name, SOURCE_RECORDS, partition.batch).exists():
         return None
 
@@ -198,8 +219,7 @@ def is_current(platform: Platform, work: PartitionWork) -> PartitionState | None
 def to_records(frame: pl.DataFrame) -> Iterator[Sequence[Record]]:
     """Yield a frame's records in chunks."""
     for chunk in frame.drop(SOURCE_LINE).iter_slices(CHUNK_RECORDS):
-        rows = chunk.to_dicts()
-        yield [Record(item_id=row.pop(ITEM_ID), fields=row) for row in rows]
+        yield [Record(item_id=row[ITEM_ID], fields=row) for row in chunk.to_dicts()]
 
 
 def used_fields(task: Task) -> list[str]:
@@ -207,11 +227,12 @@ def used_fields(task: Task) -> list[str]:
     return sorted({f for p in task.prompts.values() for f in p.fields})
 
 
-def _list_batches(task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState]) -> list[_Batch]:
+def _list_batches(task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState]) -> Iterator[_Batch]:
     refs = source.list_batches()
-    found = [_look_at(task, source, platform, ref, frozen.get(ref.batch)) for ref in refs]
-    gone = [state for name, state in frozen.items() if name not in {r.batch for r in refs}]
-    return found + [_as_frozen(task, platform, state) for state in gone]
+    for ref in refs:
+        yield _look_at(task, source, platform, ref, frozen.get(ref.batch))
+    for gone in frozen.keys() - {ref.batch for ref in refs}:
+        yield _as_frozen(task, platform, frozen[gone])
 
 
 def _look_at(task: Task, source: Source, platform: Platform, ref: BatchRef, state: BatchState | None) -> _Batch:
@@ -221,7 +242,9 @@ def _look_at(task: Task, source: Source, platform: Platform, ref: BatchRef, stat
         return _as_frozen(task, platform, state)
     read = source.read(ref, used_fields(task))
     if state is not None and has_frame and state.source_hash == read.source_hash:
-        return _as_frozen(task, platform, state)
+        found = _as_frozen(task, platform, state)
+        found.touched = ref
+        return found
     content = content_of(read.source_hash, state.superseded_hash if state else "")
     return _Batch(ref.batch, content, lambda: read.frame, unfrozen=ref)
 
@@ -251,6 +274,8 @@ def _find_need(
         return Need(partition=partition, reasons=("finished, but Dagster wasn't told",))
     parts = {"source": batch.content, **spec.parts}
     counts = _count_records(task.variants[partition.variant], task, platform, batch, spec, retry)
+    if state and is_finished and not any(counts.values()) and stamped.get(str(partition)) == state.data_version:
+        return None
     return Need(
         partition=partition,
         missing=counts["missing"],
@@ -289,7 +314,7 @@ def _count_records(
                     state.request_spec != spec.request_spec
                 ):
                     counts["stale"] += 1
-                elif retry.selects(state.status):
+                elif retry.selects(state.status, state.error_kind):
                     counts["retried"] += 1
                 elif state.accept_spec != spec.accept_spec:
                     counts["rejudged"] += 1

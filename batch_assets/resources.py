@@ -3,13 +3,12 @@
 import os
 import shutil
 import socket
+import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
-import psutil
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 
 from batch_assets.core.errors import ConfigError
@@ -20,10 +19,12 @@ from batch_assets.runner.run import Observer
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import Database, open_database
 from batch_assets.store.frames import FrameStore
-from batch_assets.store.leases import Holder, this_process
+from batch_assets.store.leases import LEASE_S, Holder, load_holders, this_process
 
 PLATFORM = "platform"
 PID_TAG, HOST_TAG, STARTED_TAG = "batch_assets/pid", "batch_assets/host", "batch_assets/process_started"
+RUN_TAG = "batch_assets/run"
+"""Whose process it is: a run that Dagster launches anew inherits its parent's tags."""
 _UNFINISHED = [
     DagsterRunStatus.NOT_STARTED,
     DagsterRunStatus.STARTING,
@@ -98,34 +99,48 @@ def open_instance(settings: Settings) -> DagsterInstance:
         return DagsterInstance.from_config(str(home))
 
 
-def process_tags() -> dict[str, str]:
+def process_tags(run_id: str) -> dict[str, str]:
     """Return the tags by which a run's process can be found later."""
     me = this_process()
-    return {PID_TAG: str(me.pid), HOST_TAG: me.host, STARTED_TAG: repr(me.process_started)}
+    return {RUN_TAG: run_id, PID_TAG: str(me.pid), HOST_TAG: me.host, STARTED_TAG: repr(me.process_started)}
 
 
-def end_dead_runs(instance: DagsterInstance) -> list[str]:
-    """Mark the runs of dead processes on this host as failed and free their pool slots; return their ids.
+def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
+    """Mark the runs of dead processes as failed and free their pool slots; return their ids.
 
     Dagster's status never tells: a run killed in process stays STARTED and keeps its slot, and the next one waits
-    for it for ever.
+    for it for ever. Of a process on another host only its leases tell: one that
+    holds a slot and has let all leases run out is dead.
     """
     ended: list[str] = []
-    for run in instance.get_runs(RunsFilter(statuses=_UNFINISHED)):
-        tags = run.tags
-        if tags.get(HOST_TAG) != socket.gethostname() or PID_TAG not in tags:
+    with database.read() as connection:
+        leasing = load_holders(connection)
+    storage = instance.event_log_storage
+    pools = [storage.get_concurrency_info(key) for key in storage.get_concurrency_keys()]
+    in_pool = {slot.run_id for pool in pools for slot in pool.claimed_slots}
+    for record in instance.get_run_records(RunsFilter(statuses=_UNFINISHED)):
+        run = record.dagster_run
+        if run.tags.get(RUN_TAG) != run.run_id:
             continue
-        holder = Holder(host=tags[HOST_TAG], pid=int(tags[PID_TAG]), process_started=float(tags.get(STARTED_TAG, "0")))
-        if holder.is_dead():
-            instance.report_run_failed(run, f"its process ({holder.pid} on {holder.host}) is gone")
-            instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+        if run.tags[HOST_TAG] == socket.gethostname():
+            started = float(run.tags[STARTED_TAG])
+            holder = Holder(host=run.tags[HOST_TAG], pid=int(run.tags[PID_TAG]), process_started=started)
+            is_dead = holder.is_dead()
+        else:
+            idle_s = time.time() - (record.update_timestamp or record.create_timestamp).timestamp()
+            is_dead = run.run_id in in_pool and run.run_id not in leasing and idle_s > LEASE_S
+        if is_dead:
+            where = f"{run.tags[PID_TAG]} on {run.tags[HOST_TAG]}"
+            instance.report_run_failed(run, f"its process ({where}) is gone")
+            storage.free_concurrency_slots_for_run(run.run_id)
             ended.append(run.run_id)
     return ended
 
 
-def find_free_memory_gb() -> float:
-    """Return the memory that is free, in GB (10^9 bytes)."""
-    return psutil.virtual_memory().available / 1e9
-
-
-Log = Callable[[str], None]
+def find_pool_holders(instance: DagsterInstance, pool: str) -> set[str]:
+    """Return the runs that hold the slots of a pool that has none left; empty where one is free."""
+    storage = instance.event_log_storage
+    if pool not in storage.get_concurrency_keys():
+        return set()
+    info = storage.get_concurrency_info(pool)
+    return {slot.run_id for slot in info.claimed_slots} if len(info.claimed_slots) >= info.slot_count else set()

@@ -357,6 +357,7 @@ class ScriptedEngine:
         self._default = default
         self._latency_s = latency_s
         self._released: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.opened = 0
         self.closed = 0
         self.asked: list[str] = []
@@ -373,7 +374,7 @@ class ScriptedEngine:
     async def open(self) -> None:
         """Count the start."""
         self.opened += 1
-        self._released = asyncio.Event()
+        self._released, self._loop = asyncio.Event(), asyncio.get_running_loop()
 
     async def complete(self, request: Request) -> Completion:
         """Take the next step of the script."""
@@ -395,9 +396,11 @@ class ScriptedEngine:
         self.closed += 1
 
     def release(self) -> None:
-        """Let all hanging requests go on. To be called from the loop's thread."""
+        """Let all hanging requests go on. To be called from any thread."""
         assert self._released is not None
-        self._released.set()
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._released.set)
 
     def _next_step(self, text: str) -> Step:
         steps = self._script.get(text)

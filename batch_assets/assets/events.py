@@ -70,7 +70,9 @@ def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator
             severity=f.severity,
             metadata=dict(f.metadata),
             partition=stamp.partition,
-            blocking=f.is_blocking,
+            # Never blocking here: that would fail the step at its end, and with it every other partition. What a
+            # failed gate holds back is its own partition's results (assets.results.follow).
+            blocking=False,
         )
 
 

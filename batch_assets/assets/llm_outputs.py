@@ -78,7 +78,7 @@ def build_llm_outputs(
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        context.instance.add_run_tags(context.run.run_id, process_tags())
+        context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         stamps = produce(
             task, platform, partitions, checks,
@@ -104,6 +104,9 @@ def produce(
 
     Raises ConfigError where a batch was never frozen, and PartitionLeased at the end where another run held some.
     """
+    unknown = [str(p) for p in partitions if p.variant not in task.variants]
+    if unknown:
+        raise ConfigError(f"task {task.name}: no variant for {', '.join(unknown)}; it has {', '.join(task.variants)}")
     leased: list[str] = []
     for model in task.models.values():
         mine = [p for p in partitions if task.variants[p.variant].model.model_id == model.model_id]
@@ -118,7 +121,7 @@ def produce(
             total=total,
             observer=platform.observer or _log_progress(log),
         )
-        for outcome in drive(runner, [_find_work(task, platform, p) for p in mine]):
+        for outcome in drive(runner, (_find_work(task, platform, p) for p in mine)):
             if outcome.leased_by is not None:
                 leased.append(outcome.leased_by)
             else:
@@ -128,8 +131,6 @@ def produce(
 
 
 def _find_work(task: Task, platform: Platform, partition: PartitionKey) -> PartitionWork:
-    if partition.variant not in task.variants:
-        raise ConfigError(f"task {task.name} has no variant {partition.variant}; it has {', '.join(task.variants)}")
     work = build_work(task, platform, partition)
     if work is None:
         raise ConfigError(

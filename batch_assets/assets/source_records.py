@@ -13,7 +13,15 @@ from batch_assets.partitions import batch_partitions
 from batch_assets.planner import SOURCE_RECORDS, asset_key, used_fields
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.sources.base import ITEM_ID, BatchRef, Source, SourceBatch
-from batch_assets.store.batches import BatchState, adopt_items, freeze_batch, load_batches, touch_batch
+from batch_assets.store.batches import (
+    BatchState,
+    adopt_items,
+    freeze_batch,
+    load_batch,
+    load_batches,
+    load_owned,
+    touch_batch,
+)
 
 SourceCheck = Callable[[SourceBatch], Finding]
 
@@ -72,16 +80,17 @@ def freeze(
 
 
 def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:
+    path = platform.frames.path(task.name, SOURCE_RECORDS, ref.batch)
+    ids: list[str] = read.frame[ITEM_ID].to_list()
     with platform.database.read() as connection:
-        known = load_batches(connection, task.name).get(ref.batch)
-    if (
-        known
-        and known.source_hash == read.source_hash
-        and platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists()
-    ):
+        known = load_batch(connection, task.name, ref.batch)
+        gone = load_owned(connection, task.name, ref.batch) - set(ids)
+        earlier = list(load_batches(connection, task.name)) if gone else []
+    if known and known.source_hash == read.source_hash and path.exists():
         with platform.database.write() as connection:
             touch_batch(connection, task.name, ref.batch, ref.stamp)
         return known
+    heirs = _find_heirs(task, platform, gone, [b for b in earlier if b != ref.batch])
     # The frame first: killed between the two, the stamp still tells that the batch is to be frozen again.
     platform.frames.write(read.frame, task.name, SOURCE_RECORDS, ref.batch)
     with platform.database.write() as connection:
@@ -91,17 +100,25 @@ def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch
             ref.batch,
             stamp=ref.stamp,
             source_hash=read.source_hash,
-            item_ids=read.frame[ITEM_ID].to_list(),
+            item_ids=ids,
             malformed=read.malformed,
         )
-        if released:
-            earlier = [b.batch for b in load_batches(connection, task.name).values() if b.batch != ref.batch]
-            for batch in reversed(earlier):
-                frame = platform.frames.read(task.name, SOURCE_RECORDS, batch)
-                if frame is None:
-                    continue
-                back = frame.filter(pl.col(ITEM_ID).is_in(list(released)))[ITEM_ID].to_list()
-                if back:
-                    adopt_items(connection, task.name, batch, back)
-                    released -= set(back)
+        for batch, back in heirs.items():
+            if mine := sorted(released & back):
+                adopt_items(connection, task.name, batch, mine)
     return state
+
+
+def _find_heirs(task: Task, platform: Platform, gone: set[str], earlier: Sequence[str]) -> dict[str, set[str]]:
+    """Return which earlier batches still have ids that this batch has no more: the last that has one owns it again."""
+    heirs: dict[str, set[str]] = {}
+    left = set(gone)
+    for batch in reversed(earlier):
+        path = platform.frames.path(task.name, SOURCE_RECORDS, batch)
+        if not left:
+            break
+        if path.exists():
+            found = left & set(pl.read_parquet(path, columns=[ITEM_ID], glob=False)[ITEM_ID].to_list())
+            heirs[batch] = found
+            left -= found
+    return heirs

@@ -1,6 +1,7 @@
 """`run`: the planner's work, launched in this process on the instance that the web UI shows."""
 
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,18 +9,21 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterInstance
 
+from batch_assets.assets.llm_outputs import POOL
 from batch_assets.components.launch_jobs import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name, op_name
 from batch_assets.components.project import Project
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, find_cause
+from batch_assets.core.errors import BatchAssetsError, NotReadyError, find_cause
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, sync_partitions
 from batch_assets.planner import Need, Plan, Selection, make_plan
-from batch_assets.resources import PLATFORM, Platform, process_tags
+from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_holders, process_tags
 from batch_assets.runner.work import Progress, Tally
 from batch_assets.sources.base import Source
+from batch_assets.store.batches import touch_batch
 
 Say = Callable[[str], None]
+POOL_POLL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +49,8 @@ class RunSummary:
     partitions: list[PartitionKey] = field(default_factory=list[PartitionKey])
     passed_over: list[Need] = field(default_factory=list[Need])
     failed_checks: list[FailedCheck] = field(default_factory=list[FailedCheck])
+    held_back: str = ""
+    """Partitions whose results weren't made, and why."""
     run_ids: list[str] = field(default_factory=list[str])
 
 
@@ -71,8 +77,10 @@ class Launcher:
         summary = RunSummary(task=task.name)
         sync_partitions(task, source, self._instance)
         plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
-        summary.passed_over = [n for n in plan.needs if n.leased_by]
         self._freeze(plan, summary)
+        if plan.unfrozen:  # what a new batch takes over from an earlier one makes that one stale as well
+            plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
+        summary.passed_over = [n for n in plan.needs if n.leased_by]
         needs = [n for n in plan.needs if not n.leased_by]
         for model in task.models:
             self._ask(
@@ -85,6 +93,9 @@ class Launcher:
         return summary
 
     def _freeze(self, plan: Plan, summary: RunSummary) -> None:
+        with self._platform.database.write() as connection:
+            for ref in plan.touched:
+                touch_batch(connection, plan.task.name, ref.batch, ref.stamp)
         if plan.unfrozen or plan.unspecified:
             self._say(f"freezing {len(plan.unfrozen)} batches, describing {len(plan.unspecified)} variants")
             batches = [ref.batch for ref in plan.unfrozen]
@@ -96,6 +107,7 @@ class Launcher:
         total = sum(n.to_ask + n.rejudged for n in needs)
         self._say(f"{len(needs)} partitions, {total} records to do")
         partitions = [str(n.partition) for n in needs]
+        self._wait_for_pool()
         self._tally = Tally()
         try:
             config = {"partitions": partitions, "retry": retry.value, "total": total}
@@ -104,25 +116,41 @@ class Launcher:
             summary.tally.add(self._tally)
             summary.requests_sent = summary.tally.sent
 
+    def _wait_for_pool(self) -> None:
+        """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""
+        said: set[str] = set()
+        while holders := find_pool_holders(self._instance, POOL):
+            for run_id in end_dead_runs(self._instance, self._platform.database):
+                self._say(f"run {run_id} was killed; its slot in pool {POOL} is free again")
+            for run_id in holders - said:
+                self._say(f"waiting for run {run_id}, which holds the pool {POOL}")
+            said |= holders
+            time.sleep(POOL_POLL_S)
+
     def _follow(
         self, task: Task, source: Source, selection: Selection, plan: Plan, needs: Sequence[Need], summary: RunSummary
     ) -> None:
-        if needs or plan.unfrozen:
+        if needs:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection)
         finished = {n.partition for n in needs} & set(plan.done)
         partitions = sorted({*plan.outdated, *finished})
         if partitions:
             self._say(f"making the results of {len(partitions)} partitions")
-            self._execute(task, RESULTS_JOB, {"partitions": [str(p) for p in partitions]}, summary)
+            try:
+                self._execute(task, RESULTS_JOB, {"partitions": [str(p) for p in partitions]}, summary)
+            except NotReadyError as e:
+                summary.held_back = str(e)
 
     def _execute(self, task: Task, job: str, config: Mapping[str, Any], summary: RunSummary) -> None:
         definition = self._project.definitions.resolve_job_def(job_name(task.name, job))
+        run_id = str(uuid.uuid4())
         try:
             result = definition.execute_in_process(
                 run_config={"ops": {op_name(task.name, job): {"config": dict(config)}}},
                 instance=self._instance,
                 resources={PLATFORM: self._platform},
-                tags={**process_tags(), "batch_assets/launched_by": "command line"},
+                run_id=run_id,
+                tags={**process_tags(run_id), "batch_assets/launched_by": "command line"},
             )
         except Exception as e:
             raise find_cause(e) or e from e

@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a 
 
 import sys
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
         ):
             bound = session.find_task(task)
             selection = _select(session, *bound, batch, variant)
-            for run_id in end_dead_runs(session.instance):
+            for run_id in end_dead_runs(session.instance, session.platform.database):
                 view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
             launcher = Launcher(session.project, session.platform, session.instance, view.say)
             summary = launcher.run(*bound, selection, RetryMode(retry))
@@ -92,7 +93,10 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
         print_json(summary_document(summary, reports))
     else:
         print_summary(_make_console(), summary, reports, _make_hints(task, bound[0]))
-    ctx.exit(FAILING_CHECKS if any(c.severity == "ERROR" for c in summary.failed_checks) else DONE)
+    if summary.passed_over:
+        ctx.exit(STOPPED)
+    is_failing = summary.held_back or any(c.severity == "ERROR" for c in summary.failed_checks)
+    ctx.exit(FAILING_CHECKS if is_failing else DONE)
 
 
 @cli.command()
@@ -122,7 +126,8 @@ def status(task: str | None, as_json: bool) -> None:
     with open_session() as session:
         names = [session.find_task(task)[0].name] if task else sorted(session.project.tasks)
         with session.platform.database.read() as connection:
-            found = {name: load_status(connection, name) for name in names}
+            tasks = {name: session.project.tasks[name][0] for name in names}
+            found = {name: load_status(connection, name, _list_variants(task)) for name, task in tasks.items()}
     if as_json:
         fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending")
         print_json({name: [{f: getattr(line, f) for f in fields} for line in lines] for name, lines in found.items()})
@@ -156,26 +161,35 @@ def up(port: int) -> None:
     with open_session() as session:
         for bound in session.project.tasks.values():
             sync_partitions(*bound, session.instance)
-        end_dead_runs(session.instance)
+        end_dead_runs(session.instance, session.platform.database)
         home = session.settings.dagster_home
     sys.exit(serve(home, port))
 
 
 def main() -> None:
-    """Run the command line; turn our errors into a plain message and an exit code."""
+    """Run the command line; turn every error into a plain message and an exit code."""
     warnings.simplefilter("ignore")
     try:
-        cli.main(standalone_mode=True)
+        sys.exit(cli.main(standalone_mode=False))
+    except click.ClickException as e:
+        e.show()
+        sys.exit(WRONG_USE)
     except (ConfigError, SourceError) as e:
         click.echo(f"error: {e}", err=True)
         sys.exit(WRONG_USE)
     except BatchAssetsError as e:
-        click.echo(f"stopped: {e}", err=True)
-        click.echo("what was done is kept; the same command goes on from there", err=True)
+        click.echo(f"stopped: {e}\n{GOES_ON}", err=True)
         sys.exit(STOPPED)
-    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
-        click.echo("stopped; what had arrived is kept, and the same command goes on from there", err=True)
+    except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
+        click.echo(f"stopped by a signal\n{GOES_ON}", err=True)
         sys.exit(STOPPED)
+    except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
+        traceback.print_exc()
+        click.echo(f"stopped by a fault that nobody foresaw: {type(e).__name__}: {e}\n{GOES_ON}", err=True)
+        sys.exit(STOPPED)
+
+
+GOES_ON = "what was done is kept; the same command goes on from there"
 
 
 def _select(session: Session, task: Task, source: Source, batch: str | None, variant: str | None) -> Selection:
@@ -205,6 +219,11 @@ def _shorten(path: Path) -> str:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
         return str(path)
+
+
+def _list_variants(task: Task) -> list[tuple[str, str]]:
+    """Return a task's variants as (prompt_ver, model_id)."""
+    return [(v.prompt.prompt_ver, v.model.model_id) for v in task.variants.values()]
 
 
 def _make_console() -> Console:

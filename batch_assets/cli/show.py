@@ -85,6 +85,8 @@ def print_summary(
         console.print(line, highlight=False)
     for need in summary.passed_over:
         console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
+    if summary.held_back:
+        console.print(f"results held back: {summary.held_back}", highlight=False, markup=False)
     for check in summary.failed_checks:
         console.print(f"check failed ({check.severity}): {_check_line(check)}", highlight=False)
     console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
@@ -153,6 +155,7 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
             }
             for c in summary.failed_checks
         ],
+        "held_back": summary.held_back,
         "passed_over": [{"partition": str(n.partition), "leased_by": n.leased_by} for n in summary.passed_over],
         "reports": [
             {"batch": p.batch, "variant": p.variant, **reports[p.batch, p.variant]}

@@ -78,7 +78,7 @@ def build_launch_jobs(
     @dg.op(name=op_name(task.name, OUTPUTS_JOB), required_resource_keys={PLATFORM}, pool=POOL, tags=tags)
     def outputs_op(context: dg.OpExecutionContext, config: OutputsJobConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        context.instance.add_run_tags(context.run.run_id, process_tags())
+        context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
         partitions = [parse_partition_key(p) for p in config.partitions]
         stamps = produce(
             task, platform, partitions, output_checks,

@@ -24,7 +24,7 @@ from batch_assets.components.yaml_fields import (
     resolve_source,
 )
 from batch_assets.core.attempts import RetryPolicy
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.models import load_models
 from batch_assets.core.names import check_task_name
 from batch_assets.core.prompts import check_fields, load_prompts
@@ -68,7 +68,10 @@ class LlmTask(dg.Component, dg.Resolvable):
         check_task_name(self.name)
         source = self.source.bind(folder)
         prompts = load_prompts(folder / self.prompts, self.output)
-        columns = source.columns()
+        try:
+            columns = source.columns()
+        except SourceError:
+            columns = None  # one unreadable file is no reason to lose the other tasks; reading it says what is wrong
         for prompt in prompts.values():
             if columns is not None:
                 check_fields(prompt, columns)

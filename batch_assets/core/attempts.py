@@ -21,8 +21,13 @@ class RetryMode(StrEnum):
     FAILED = "failed"
     ALL = "all"
 
-    def selects(self, status: "Status") -> bool:
-        """Say whether a row in this state is asked again although nothing about it changed."""
+    def selects(self, status: "Status", error_kind: "ErrorKind | None" = None) -> bool:
+        """Say whether a row in this state is asked again although nothing about it changed.
+
+        A record that can't be asked at all, being empty, is not: nothing would come of it.
+        """
+        if error_kind is ErrorKind.EMPTY_INPUT:
+            return False
         match self:
             case RetryMode.NONE:
                 return False

@@ -34,6 +34,11 @@ def digest(value: object) -> str:
     return digest_text(canonical_json(value))
 
 
+def digest_exact(value: object) -> str:
+    """Return 24 hex digits of the JSON of `value`, strings as they are: two spellings of a letter are two texts."""
+    return digest_text(json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+
+
 def digest_text(text: str) -> str:
     """Return 24 hex digits of the SHA-256 of `text`; an unpaired surrogate is hashed as it is, not refused."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_HEX_DIGITS]

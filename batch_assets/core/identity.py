@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from batch_assets.core.canonical import digest
+from batch_assets.core.canonical import digest, digest_exact
 from batch_assets.core.prompts import Message
 from batch_assets.core.tasks import Task, Variant
 
@@ -41,7 +41,7 @@ def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantS
 
 def request_key(messages: tuple[Message, ...], spec: VariantSpec) -> str:
     """Return the name of one question: rendered messages, schema, model, sampling, key version; not the record."""
-    return digest(
+    return digest_exact(
         {
             "messages": [[m.role, m.content] for m in messages],
             "output schema": spec.parts["output schema"],

@@ -103,6 +103,10 @@ def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
         raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")
     if entry.engine != "openai" and (entry.base_url or entry.api_key_env):
         raise ConfigError(f"{path}: {model_id}: base_url and api_key_env are for engine: openai")
+    if entry.base_url and "@" in entry.base_url:
+        raise ConfigError(f"{path}: {model_id}: base_url: no user or password here: name a variable by api_key_env")
     if entry.engine == "openai" and entry.engine_args:
         raise ConfigError(f"{path}: {model_id}: engine_args: a server has its own; they are for engines that we open")
+    if entry.engine == "vllm" and entry.weights.startswith("."):
+        return entry.model_copy(update={"weights": str((path.parent / entry.weights).resolve())})
     return entry

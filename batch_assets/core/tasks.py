@@ -1,6 +1,5 @@
 """A task: what is asked of each record. Where its records come from is the sources' work."""
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.code_identity import read_code
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.names import variant_key
@@ -77,10 +77,12 @@ class Task:
 
     @cached_property
     def rules_text(self) -> dict[str, object]:
-        """The source of the output model and the rules: what `accept_spec` hashes beside the schema."""
+        """The code of the output model and the rules: what `accept_spec` hashes beside the schema."""
+        names = [_name_of(r, self) for r in self.rules]
         return {
-            "output": _source_of(self.output, self),
-            "rules": [[_name_of(r, self), _source_of(r, self)] for r in self.rules],
+            "code": _read_code(self),
+            "rules": names,
+            "required_fields": sorted(self.required_fields),
             "version": self.rules_version,
         }
 
@@ -92,13 +94,13 @@ def _name_of(rule: Rule, task: Task) -> str:
     return name
 
 
-def _source_of(thing: Callable[..., Any] | type, task: Task) -> str:
+def _read_code(task: Task) -> list[tuple[str, str]]:
     try:
-        return inspect.getsource(thing)
-    except (OSError, TypeError) as e:
+        return read_code([task.output, *task.rules])
+    except (OSError, TypeError, AttributeError) as e:
         if task.rules_version:
-            return ""
+            return []
         raise ConfigError(
-            f"task {task.name}: the source of {thing!r} can't be read, so a change of it would go unseen; "
-            "set rules_version and change it with the rule"
+            f"task {task.name}: the source of its output model or a rule can't be read, so a change of it would go "
+            f"unseen ({e}); set rules_version and change it with the rule"
         ) from e

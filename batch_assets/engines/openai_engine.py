@@ -29,6 +29,7 @@ class OpenAIEngine:
         self._entry = entry
         self._base_url = (entry.base_url or "").rstrip("/")
         self._session: aiohttp.ClientSession | None = None
+        self._has_answered = False
         self._key = ""
 
     async def open(self) -> None:
@@ -62,7 +63,7 @@ class OpenAIEngine:
         try:
             async with self._session.post(f"{self._base_url}/chat/completions", json=self._body(request)) as response:
                 if response.status != 200:
-                    raise await _translate_status(response, self._key)
+                    raise await _translate_status(response, self._key, has_answered=self._has_answered)
                 body: object = await response.json(content_type=None)
         except TimeoutError as e:
             raise RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True) from e
@@ -70,7 +71,9 @@ class OpenAIEngine:
             raise RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True) from e
         except (ValueError, RecursionError) as e:
             raise RequestFailed(ErrorKind.BAD_RESPONSE, "the server's answer is not JSON", is_passing=True) from e
-        return _read_completion(body, time.monotonic() - started)
+        completion = _read_completion(body, time.monotonic() - started)
+        self._has_answered = True
+        return completion
 
     async def close(self) -> None:
         """Close all connections."""
@@ -98,11 +101,14 @@ class OpenAIEngine:
         return body
 
 
-async def _translate_status(response: aiohttp.ClientResponse, secret: str) -> RequestFailed | EngineDead:
+async def _translate_status(
+    response: aiohttp.ClientResponse, secret: str, *, has_answered: bool
+) -> RequestFailed | EngineDead:
+    """Say what a status means. No such address is the server's fault until it has answered once, then the request's."""
     status = response.status
     if status in _STOPS_THE_RUN:
         return EngineDead(f"HTTP {status}: {_STOPS_THE_RUN[status]}")
-    if status in _NO_SUCH_ADDRESS:
+    if status in _NO_SUCH_ADDRESS and not has_answered:
         return EngineDead(f"HTTP {status}: no such model or address: check weights and base_url in models.yaml")
     message, names = _read_error(await response.read())
     message = message.replace(secret, "***") if secret else message

@@ -1,12 +1,12 @@
 """vLLM in this process (inline): one thread steps the engine, there are no children. If it dies, so do we."""
 
 import asyncio
+import contextlib
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,18 +37,28 @@ class _Live:
     started: float
 
 
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    """A request on its way into the engine."""
+
+    number: str
+    live: _Live
+
+
 class VllmEngine:
     """`LLMEngine`, stepped by one thread of ours. All calls of vLLM happen in that thread."""
 
     def __init__(self, entry: ModelEntry, cache_dir: Path) -> None:
         self._entry = entry
         self._cache_dir = cache_dir
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Order | str | None] = queue.SimpleQueue()
+        """Requests to add, numbers of requests to abort, None to stop."""
         self._live: dict[str, _Live] = {}
         self._number = 0
         self._engine: Any = None
         self._thread: threading.Thread | None = None
         self._death: BaseException | None = None
+        self._is_over = False
 
     async def open(self) -> None:
         """Load the model in the engine's thread; takes about a quarter of a minute for a small one."""
@@ -66,16 +76,18 @@ class VllmEngine:
         number = str(self._number)
         future: Future[Completion] = Future()
         live = _Live(request=request, future=future, started=time.monotonic())
-        self._inbox.put(lambda: self._add(number, live))
+        self._inbox.put(_Order(number=number, live=live))
+        if self._is_over:  # it ended in this moment, and may not have seen the order
+            self._end_all()
         try:
             async with asyncio.timeout(self._entry.timeout_s):
                 return await asyncio.wrap_future(future)
         except TimeoutError as e:
-            self._inbox.put(lambda: self._abort(number))
+            self._inbox.put(number)
             words = f"no answer in {self._entry.timeout_s:g} s"
             raise RequestFailed(ErrorKind.TIMEOUT, words, is_passing=True) from e
         except asyncio.CancelledError:
-            self._inbox.put(lambda: self._abort(number))
+            self._inbox.put(number)
             raise
 
     async def close(self) -> None:
@@ -99,11 +111,25 @@ class VllmEngine:
                     self._step()
         except BaseException as e:  # noqa: BLE001 - the engine's edge: a failed step means that no request is safe
             self._death = e
-            for live in self._live.values():
-                words = f"vLLM died: {type(e).__name__}: {e}"
-                live.future.set_exception(EngineDead(words, took_requests_down=True))
         finally:
             self._engine = None
+            self._is_over = True
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Tell every request that is in the engine or on its way there that no answer will come."""
+        error = EngineDead("vLLM was closed")
+        if self._death is not None:
+            words = f"vLLM died: {type(self._death).__name__}: {self._death}"
+            error = EngineDead(words, took_requests_down=True)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                order = self._inbox.get_nowait()
+                if isinstance(order, _Order):
+                    _settle(order.live.future, error)
+        for live in self._live.values():
+            _settle(live.future, error)
+        self._live.clear()
 
     def _take_orders(self) -> bool:
         """Do what was put into the inbox; wait for something while nothing is live. False means stop."""
@@ -114,11 +140,16 @@ class VllmEngine:
                 return True
             if order is None:
                 return False
-            order()
+            if isinstance(order, str):
+                self._abort(order)
+                continue
+            try:
+                self._add(order.number, order.live)
+            except Exception as e:  # noqa: BLE001 - the engine's edge: what vLLM can't take is that record's failure
+                words = f"vLLM refused the request: {type(e).__name__}: {e}"[:300]
+                _settle(order.live.future, RequestFailed(ErrorKind.BAD_REQUEST, words, is_passing=False))
 
     def _add(self, number: str, live: _Live) -> None:
-        from vllm.exceptions import VLLMValidationError
-
         if live.future.cancelled():
             return
         messages = [{"role": m.role, "content": m.content} for m in live.request.messages]
@@ -127,14 +158,9 @@ class VllmEngine:
         limit = self._engine.model_config.max_model_len
         if len(token_ids) >= limit:
             words = f"the prompt has {len(token_ids)} tokens, the model takes {limit} with the answer"
-            live.future.set_exception(RequestFailed(ErrorKind.CONTEXT_LENGTH, words, is_passing=False))
+            _settle(live.future, RequestFailed(ErrorKind.CONTEXT_LENGTH, words, is_passing=False))
             return
-        try:
-            self._engine.add_request(number, {"prompt_token_ids": token_ids}, _sampling(live.request))
-        except (VLLMValidationError, ValueError) as e:
-            words = f"vLLM refused the request: {e}"[:300]
-            live.future.set_exception(RequestFailed(ErrorKind.BAD_REQUEST, words, is_passing=False))
-            return
+        self._engine.add_request(number, {"prompt_token_ids": token_ids}, _sampling(live.request))
         self._live[number] = live
 
     def _abort(self, number: str) -> None:
@@ -146,7 +172,7 @@ class VllmEngine:
             if not output.finished:
                 continue
             live = self._live.pop(output.request_id, None)
-            if live is None or live.future.cancelled():
+            if live is None:
                 continue
             answer = output.outputs[0]
             usage = Usage(
@@ -154,14 +180,22 @@ class VllmEngine:
                 completion_tokens=len(answer.token_ids),
                 cached_tokens=output.num_cached_tokens,
             )
-            live.future.set_result(
-                Completion(
-                    text=answer.text,
-                    finish_reason=answer.finish_reason,
-                    usage=usage,
-                    latency_s=time.monotonic() - live.started,
-                )
+            done = Completion(
+                text=answer.text,
+                finish_reason=answer.finish_reason,
+                usage=usage,
+                latency_s=time.monotonic() - live.started,
             )
+            _settle(live.future, done)
+
+
+def _settle(future: "Future[Completion]", outcome: Completion | Exception) -> None:
+    """Hand an outcome over, unless nobody waits for it any more."""
+    with contextlib.suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def _start(entry: ModelEntry, weights: Weights) -> Any:
@@ -169,8 +203,6 @@ def _start(entry: ModelEntry, weights: Weights) -> Any:
     threads = {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
     for name, value in (ENVIRONMENT | threads).items():
         os.environ.setdefault(name, value)
-    if weights.is_local:
-        os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         from vllm import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine

@@ -46,6 +46,11 @@ def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
     folder = Path(entry.weights).expanduser()
     if entry.engine == "vllm" and folder.is_dir():
         return hash_folder(folder.resolve(), cache_dir)
+    if entry.engine == "vllm" and not folder.is_absolute() and entry.revision is None:
+        raise ConfigError(
+            f"models.yaml: {entry.model_id}: revision: name the commit of {entry.weights}: without it the weights may "
+            "change unseen, and old answers would stand beside new ones"
+        )
     return entry.revision
 
 

@@ -115,12 +115,14 @@ class Preparer:
         state = known.state
         if state is None:
             return self._render(work, known, prepared, is_retry=False)
-        is_asked = self._retry.selects(state.status)
+        is_asked = self._retry.selects(state.status, state.error_kind)
         if state.accept_spec != work.spec.accept_spec:
+            if (state.error_kind is ErrorKind.EMPTY_INPUT) != bool(_find_blank(work, known.record)):
+                return self._render(work, known, prepared, is_retry=False)  # required_fields changed
             result = self._judge_again(work, known.record.item_id, state, past)
             if result is None:
                 return self._render(work, known, prepared, is_retry=False)
-            is_asked = is_asked and self._retry.selects(result.status)
+            is_asked = is_asked and self._retry.selects(result.status, result.error_kind)
             if not is_asked or result.status is Status.OK:  # an `ok` is kept, whatever a new answer is like
                 prepared.tally.rejudged += 1
                 prepared.results.append(result)
@@ -132,9 +134,9 @@ class Preparer:
     def _render(self, work: PartitionWork, known: _Known, prepared: Prepared, *, is_retry: bool) -> _Candidate | None:
         """Render a record, or give it its row where there is nothing to ask."""
         prompt, record, found = work.variant.prompt, known.record, known.hash
-        required = [f for f in work.task.required_fields if f in prompt.fields]
-        if any(is_blank(record, [f]) for f in required) or is_blank(record, prompt.fields):
-            words = f"nothing to ask: {', '.join(required or prompt.fields)} is empty"
+        blank = _find_blank(work, record)
+        if blank:
+            words = f"nothing to ask: {', '.join(blank)} is empty"
             prepared.results.append(self.error(work, record.item_id, found, ErrorKind.EMPTY_INPUT, words))
             return None
         try:
@@ -286,6 +288,13 @@ class Preparer:
             run_id=self._run_id,
             updated_at=at or now(),
         )
+
+
+def _find_blank(work: PartitionWork, record: Record) -> Sequence[str]:
+    """Return the fields for whose emptiness there is nothing to ask; none where there is something."""
+    fields = work.variant.prompt.fields
+    missing = [f for f in work.task.required_fields if f in fields and is_blank(record, [f])]
+    return missing or (fields if is_blank(record, fields) else ())
 
 
 def judge(past: PastAttempt, work: PartitionWork) -> Verdict:

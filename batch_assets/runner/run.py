@@ -267,8 +267,13 @@ class Runner:
             self._handle_failure(ask, answer, engine_s)
             return
         self._outage.hear_answer()
-        verdict = accept(answer, ask.partition.work.task)
         del self._live[ask]
+        try:
+            verdict = accept(answer, ask.partition.work.task)
+        except BaseException:  # a rule that breaks stops the run; the answer is kept, for a mended one
+            kept = Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now(), completion=answer)
+            self._group.endings.append(kept)
+            raise
         self._end(ask, verdict, engine_s, completion=answer)
         self._settle(ask, verdict, is_shared=verdict.status is Status.OK)
 

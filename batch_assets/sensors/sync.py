@@ -19,7 +19,7 @@ def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
         description=f"Keeps the partitions of {task.name} in step with its source, prompts and models.",
     )
     def sync(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        sync_partitions(task, source, context.instance)
+        sync_partitions(task, source, context.instance, is_retiring=False)
         return dg.SkipReason("partitions are in step; this sensor launches nothing")
 
     return sync

@@ -16,6 +16,7 @@ from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
 
 _SHOWN = 5
+MAX_ID_BYTES = 1000
 _T = TypeVar("_T")
 
 
@@ -122,6 +123,10 @@ def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str])
     blank = frame.filter(pl.col(ITEM_ID).is_null() | (pl.col(ITEM_ID).str.strip_chars() == ""))
     if blank.height:
         raise SourceError(f"{path}: {_lines(blank[SOURCE_LINE].to_list())}: {key}: the id is missing or blank")
+    long = frame.filter(pl.col(ITEM_ID).str.len_bytes() > MAX_ID_BYTES)
+    if long.height:
+        where = _lines(long[SOURCE_LINE].to_list())
+        raise SourceError(f"{path}: {where}: {key}: the id is longer than {MAX_ID_BYTES} bytes")
     nul = frame.filter(pl.col(ITEM_ID).str.contains("\0", literal=True))
     if nul.height:
         raise SourceError(f"{path}: {_lines(nul[SOURCE_LINE].to_list())}: {key}: a NUL, which no database keeps")

@@ -50,6 +50,12 @@ def load_batch(connection: sa.Connection, task: str, batch: str) -> BatchState |
     return None if row is None else _state(row)
 
 
+def load_owned(connection: sa.Connection, task: str, batch: str) -> set[str]:
+    """Return the ids that a batch owns."""
+    where = (item_owner.c.task == task, item_owner.c.batch == batch)
+    return set(connection.scalars(sa.select(item_owner.c.item_id).where(*where)))
+
+
 def freeze_batch(
     connection: sa.Connection,
     task: str,

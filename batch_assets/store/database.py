@@ -77,6 +77,7 @@ def open_database(url: str) -> Database:
         engine = sa.create_engine(
             parsed,
             json_serializer=_dump_json,
+            hide_parameters=True,
             json_deserializer=_load_json,
             connect_args={"timeout": SQLITE_BUSY_TIMEOUT_S, "check_same_thread": False},
         )
@@ -85,6 +86,7 @@ def open_database(url: str) -> Database:
         engine = sa.create_engine(
             parsed,
             json_serializer=_dump_json,
+            hide_parameters=True,
             json_deserializer=_load_json,
             pool_pre_ping=True,
             executemany_mode="values_plus_batch",
@@ -102,8 +104,8 @@ def _dump_json(value: object) -> str:
 
 
 def _load_json(text: str) -> Any:
-    """Read JSON columns. JSONB writes 1e23 without its exponent; no answer holds an integer of that size."""
-    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 20 else float(digits))
+    """Read JSON columns. JSONB writes 1e23 without its exponent; no answer holds an integer of more than 64 bits."""
+    return json.loads(text, parse_int=lambda digits: int(digits) if len(digits.lstrip("-")) < 20 else float(digits))
 
 
 def _parse_url(url: str) -> URL:

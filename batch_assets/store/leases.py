@@ -119,3 +119,8 @@ def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], str
         for r in rows
         if not Holder(host=r["host"], pid=r["pid"], process_started=r["process_started"]).is_dead()
     }
+
+
+def load_holders(connection: sa.Connection) -> set[str]:
+    """Return the runs that hold a lease, of any task, which has not run out."""
+    return set(connection.scalars(sa.select(leases.c.run_id).where(leases.c.expires_at > now()).distinct()))

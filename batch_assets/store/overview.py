@@ -1,6 +1,6 @@
 """What the command line tells of the store: a task at a glance, and everything about one record."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,8 @@ class VariantStatus:
     pending: int
 
 
-def load_status(connection: sa.Connection, task: str) -> list[VariantStatus]:
-    """Return a line per variant that has rows, in the order of their names. Pending is found by anti-join."""
+def load_status(connection: sa.Connection, task: str, variants: Sequence[tuple[str, str]]) -> list[VariantStatus]:
+    """Return a line for each of `variants`, (prompt_ver, model_id). Pending is found by anti-join."""
     c = results.c
     query = sa.select(c.prompt_ver, c.model_id, c.status, sa.func.count())
     rows = connection.execute(
@@ -40,7 +40,8 @@ def load_status(connection: sa.Connection, task: str) -> list[VariantStatus]:
             error=counts.get("error", 0),
             pending=_count_pending(connection, task, prompt_ver, model_id),
         )
-        for (prompt_ver, model_id), counts in sorted(found.items())
+        for prompt_ver, model_id in variants
+        for counts in [found.get((prompt_ver, model_id), {})]
     ]
 
 

@@ -1,15 +1,18 @@
 """Finished output partitions: what each was made of, and the transaction that finishes one."""
 
 import datetime as dt
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from batch_assets.core.attempts import Status
+from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
-from batch_assets.store.results import VariantKey, put_home, summarise
-from batch_assets.store.tables import partitions
+from batch_assets.store.results import VariantKey, of_variant
+from batch_assets.store.tables import batches, item_owner, partitions, results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,8 @@ def finish_partition(
     run_id: str,
 ) -> PartitionState:
     """Record that every record of a partition has its row, in the caller's transaction. Rows follow their owners."""
-    put_home(connection, key, batch, run_id)
-    counts, content = summarise(connection, key, batch)
+    _put_home(connection, key, batch, run_id)
+    counts, content = _summarise(connection, key, batch)
     where = (partitions.c.task == key.task, partitions.c.batch == batch, partitions.c.variant == variant)
     connection.execute(sa.delete(partitions).where(*where))
     connection.execute(
@@ -73,6 +76,44 @@ def finish_partition(
         )
     )
     return _state(connection.execute(sa.select(partitions).where(*where)).mappings().one())
+
+
+def _put_home(connection: sa.Connection, key: VariantKey, batch: str, run_id: str) -> None:
+    """Put a partition's rows where their records are owned now.
+
+    A batch that is frozen anew while a run works on it changes owners behind that run. Rows of records that a frozen
+    batch holds no more are let go, if this run wrote them; any others are somebody's doing, and for a check to find.
+    """
+    r, o = results.c, item_owner.c
+    mine = of_variant(results, key)
+    owned_here = sa.select(o.item_id).where(o.task == key.task, o.batch == batch)
+    away = sa.or_(r.batch.is_(None), r.batch != batch)
+    connection.execute(sa.update(results).where(*mine, away, r.item_id.in_(owned_here)).values(batch=batch))
+    owner = sa.select(o.batch).where(o.task == r.task, o.item_id == r.item_id).scalar_subquery()
+    here = (*mine, r.batch == batch)
+    connection.execute(sa.update(results).where(*here, owner != batch).values(batch=owner))
+    is_frozen = sa.exists().where(batches.c.task == key.task, batches.c.batch == batch)
+    left = (r.run_id == run_id, owner.is_(None), is_frozen)
+    connection.execute(sa.update(results).where(*here, *left).values(batch=None))
+
+
+def _summarise(connection: sa.Connection, key: VariantKey, batch: str) -> tuple[dict[str, int], str]:
+    """Return the counts of a partition's rows by status, and the hash of their content in item_id's order."""
+    counts = {s.value: 0 for s in Status}
+    counts["reused"] = 0
+    content = hashlib.sha256()
+    c = results.c
+    rows = connection.execute(
+        sa.select(c.item_id, c.status, c.payload, c.error_kind, c.reused_from)
+        .where(*of_variant(results, key), c.batch == batch)
+        .order_by(c.item_id),
+        execution_options={"yield_per": 5000},
+    )
+    for item_id, status, payload, error_kind, reused_from in rows:
+        counts[status] += 1
+        counts["reused"] += reused_from is not None
+        content.update(canonical_json([item_id, status, payload, error_kind]).encode("utf-8", "surrogatepass"))
+    return counts, content.hexdigest()[:DIGEST_HEX_DIGITS]
 
 
 def _state(row: sa.RowMapping) -> PartitionState:

@@ -1,7 +1,6 @@
 """Result rows and attempts: reading what is known of records, and the one transaction that writes a group."""
 
 import datetime as dt
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from batch_assets.core.attempts import ErrorKind, Status
-from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.completions import Completion, Usage
-from batch_assets.store.tables import attempts, batches, item_owner, results
+from batch_assets.store.tables import attempts, item_owner, results
 
 MAX_IN_LIST = 500
 """Values in one IN list: below every database's limit, above what a prepared chunk holds."""
@@ -149,7 +147,7 @@ def load_states(connection: sa.Connection, key: VariantKey, item_ids: Sequence[s
     for chunk in in_chunks(item_ids):
         rows = connection.execute(
             sa.select(*columns, c.attempts, c.error_kind, c.error, c.reused_from).where(
-                *_of_variant(results, key), c.item_id.in_(chunk)
+                *of_variant(results, key), c.item_id.in_(chunk)
             )
         )
         for row in rows.mappings():
@@ -167,7 +165,7 @@ def load_history(connection: sa.Connection, key: VariantKey, item_ids: Sequence[
     for chunk in in_chunks(item_ids):
         rows = connection.execute(
             sa.select(attempts)
-            .where(*_of_variant(attempts, key), attempts.c.item_id.in_(chunk))
+            .where(*of_variant(attempts, key), attempts.c.item_id.in_(chunk))
             .order_by(attempts.c.attempt_id)
         )
         for row in rows.mappings():
@@ -223,45 +221,8 @@ def write_group(connection: sa.Connection, group: Group) -> None:
         connection.execute(sa.insert(attempts), [_claim_values(c) for c in group.claims])
 
 
-def put_home(connection: sa.Connection, key: VariantKey, batch: str, run_id: str) -> None:
-    """Put a partition's rows where their records are owned now.
-
-    A batch that is frozen anew while a run works on it changes owners behind that run. Rows of records that a frozen
-    batch holds no more are let go, if this run wrote them; any others are somebody's doing, and for a check to find.
-    """
-    r, o = results.c, item_owner.c
-    mine = _of_variant(results, key)
-    owned_here = sa.select(o.item_id).where(o.task == key.task, o.batch == batch)
-    away = sa.or_(r.batch.is_(None), r.batch != batch)
-    connection.execute(sa.update(results).where(*mine, away, r.item_id.in_(owned_here)).values(batch=batch))
-    owner = sa.select(o.batch).where(o.task == r.task, o.item_id == r.item_id).scalar_subquery()
-    here = (*mine, r.batch == batch)
-    connection.execute(sa.update(results).where(*here, owner != batch).values(batch=owner))
-    is_frozen = sa.exists().where(batches.c.task == key.task, batches.c.batch == batch)
-    left = (r.run_id == run_id, owner.is_(None), is_frozen)
-    connection.execute(sa.update(results).where(*here, *left).values(batch=None))
-
-
-def summarise(connection: sa.Connection, key: VariantKey, batch: str) -> tuple[dict[str, int], str]:
-    """Return the counts of a partition's rows by status, and the hash of their content in item_id's order."""
-    counts = {s.value: 0 for s in Status}
-    counts["reused"] = 0
-    content = hashlib.sha256()
-    c = results.c
-    rows = connection.execute(
-        sa.select(c.item_id, c.status, c.payload, c.error_kind, c.reused_from)
-        .where(*_of_variant(results, key), c.batch == batch)
-        .order_by(c.item_id),
-        execution_options={"yield_per": 5000},
-    )
-    for item_id, status, payload, error_kind, reused_from in rows:
-        counts[status] += 1
-        counts["reused"] += reused_from is not None
-        content.update(canonical_json([item_id, status, payload, error_kind]).encode("utf-8", "surrogatepass"))
-    return counts, content.hexdigest()[:DIGEST_HEX_DIGITS]
-
-
-def _of_variant(table: sa.Table, key: VariantKey) -> tuple[sa.ColumnElement[bool], ...]:
+def of_variant(table: sa.Table, key: VariantKey) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions that choose a variant's rows."""
     c = table.c
     return (c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id)
 

@@ -157,7 +157,7 @@ def test_rows_of_an_id_that_is_gone_altogether_belong_to_no_batch(database: Data
     assert homes(database) == {"1": "b1", "2": None}
     assert owners(database) == {"1": "b1"}
     with database.read() as connection:
-        (line,) = load_status(connection, "t")
+        (line,) = load_status(connection, "t", [("v1", "m1")])
     assert (line.ok, line.pending) == (1, 0)
 
 
@@ -220,5 +220,5 @@ def test_pending_is_found_by_anti_join(database: Database) -> None:
     freeze(database, "b1", "1", "2", "3")
     write_rows(database, rows=[make_result("1"), make_result("stray")])
     with database.read() as connection:
-        (line,) = load_status(connection, "t")
+        (line,) = load_status(connection, "t", [("v1", "m1")])
     assert (line.ok, line.pending) == (2, 2)

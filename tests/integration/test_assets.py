@@ -31,11 +31,24 @@ RESULT_CHECKS = {("validated_results", name, P, True) for name in ("contract", "
 def project(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
     """Yield a project with three batches of four records, none of them frozen."""
     made = TempProject(quick_path, monkeypatch)
-    for n in (1, 2, 3):
-        made.write(f"b{n}", [f"b{n}r{i}" for i in range(4)])
-    made.use(ScriptedEngine())
+    prepare(made)
     yield made
     made.instance.dispose()
+
+
+@pytest.fixture
+def real_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
+    """Yield the same project, all of it on disk."""
+    made = TempProject(tmp_path, monkeypatch, on_disk=True)
+    prepare(made)
+    yield made
+    made.instance.dispose()
+
+
+def prepare(project: TempProject) -> None:
+    for n in (1, 2, 3):
+        project.write(f"b{n}", [f"b{n}r{i}" for i in range(4)])
+    project.use(ScriptedEngine())
 
 
 @pytest.fixture
@@ -71,7 +84,8 @@ def delete_row(item_id: str) -> sa.Delete:
 # One partition
 
 
-def test_one_partition_runs_through_from_source_to_report(project: TempProject) -> None:
+def test_one_partition_runs_through_from_source_to_report(real_project: TempProject) -> None:
+    project = real_project
     assert project.materialize(["source_records"], partition="b1").success
     assert project.materialize(["variant_specs"], partition="v1--m1").success
     done = project.materialize(["llm_outputs", *RESULTS], partition=P)
@@ -90,7 +104,7 @@ def test_one_partition_runs_through_from_source_to_report(project: TempProject) 
 
 
 def test_the_fake_engine_of_models_yaml_does_for_a_whole_run(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = TempProject(quick_path, monkeypatch)
+    project = TempProject(quick_path, monkeypatch, on_disk=True)
     project.write("b1", ["1", "2", "3", "4"])
     summary = project.run()
     assert (summary.requests_sent, summary.tally.ok, summary.failed_checks) == (8, 8, [])
@@ -138,7 +152,9 @@ def test_a_source_without_the_batch_is_an_error_and_the_others_are_frozen(projec
 # Many partitions
 
 
-def test_in_a_run_over_many_partitions_each_has_its_own_version_and_its_own_checks(frozen: TempProject) -> None:
+def test_in_a_run_over_many_partitions_each_has_its_own_version_and_its_own_checks(real_project: TempProject) -> None:
+    frozen = real_project
+    frozen.launch("sources", batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"])
     frozen.use(ScriptedEngine({f"text of b2r{i}": fail_for_good() for i in range(2)}))
     done = frozen.materialize(["llm_outputs"], tags=name_range("b1|v1--m1", "b3|v1--m1"))
     assert done.success
@@ -372,10 +388,6 @@ def test_an_edited_prompt_asks_for_its_variant_alone(project: TempProject) -> No
     assert project.plan().is_empty
 
 
-NEEDS_A_SECOND_RUN = "cli/launch.py: what freezing does to other batches is planned by the next run only"
-
-
-@pytest.mark.xfail(strict=True, reason=NEEDS_A_SECOND_RUN)
 def test_a_new_file_that_repeats_an_id_is_settled_in_one_run(project: TempProject) -> None:
     project.run()
     project.write("b4", {"b1r0": "newer text", "b4r1": "text of b4r1"})
@@ -385,7 +397,6 @@ def test_a_new_file_that_repeats_an_id_is_settled_in_one_run(project: TempProjec
     assert "b1r0" in read_frame(project, "b4")["item_id"].to_list()
 
 
-@pytest.mark.xfail(strict=True, reason=NEEDS_A_SECOND_RUN)
 def test_an_id_that_leaves_the_later_file_is_settled_in_one_run(project: TempProject) -> None:
     project.write("b2", ["b1r0", "b2r1"])
     project.run()

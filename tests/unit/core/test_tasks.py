@@ -48,10 +48,10 @@ def test_a_variant_that_no_key_can_name_is_refused(tmp_path: Path) -> None:
 
 def test_the_text_of_the_rules_is_their_source(tmp_path: Path) -> None:
     text = make_task(tmp_path, rules=(refuse_x,), rules_version="7").rules_text
-    assert "class Answer(BaseModel)" in str(text["output"])
+    assert "class Answer(BaseModel)" in str(text["code"])
     assert text["version"] == "7"
     assert "'refuse_x'" in str(text["rules"])
-    assert "answer.label ==" in str(text["rules"])
+    assert "answer.label ==" in str(text["code"])
 
 
 def compile_rule() -> Rule:
@@ -62,13 +62,13 @@ def compile_rule() -> Rule:
 
 
 def test_a_rule_whose_source_cannot_be_read_needs_a_version(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="task t: the source of .*check.* can't be read.*set rules_version"):
+    with pytest.raises(ConfigError, match="task t: the source of .* can't be read.*set rules_version"):
         _ = make_task(tmp_path, rules=(compile_rule(),)).rules_text
 
 
 def test_a_rule_whose_source_cannot_be_read_goes_by_its_version(tmp_path: Path) -> None:
     text = make_task(tmp_path, rules=(compile_rule(),), rules_version="7").rules_text
-    assert text["rules"] == [["check", ""]]
+    assert text["rules"] == ["check"]
     assert text["version"] == "7"
 
 

@@ -110,7 +110,8 @@ def test_the_revision_of_a_local_folder_is_that_of_its_files(model: Path, tmp_pa
 
 def test_the_revision_of_what_is_elsewhere_is_what_the_entry_says(model: Path, tmp_path: Path) -> None:
     assert find_revision(make_entry("org/model", revision="main"), tmp_path) == "main"
-    assert find_revision(make_entry("org/model"), tmp_path) is None
+    with pytest.raises(ConfigError, match="m: revision: name the commit of org/model"):
+        find_revision(make_entry("org/model"), tmp_path)
     assert find_revision(make_entry(str(model), "fake", "said"), tmp_path) == "said"
 
 
