@@ -370,7 +370,10 @@ class Runner:
             while not self._arrived.empty():
                 ask, answer, share = self._arrived.get_nowait()
                 if isinstance(answer, Completion):
-                    self._handle((ask, answer, share))
+                    try:
+                        self._handle((ask, answer, share))
+                    except Exception:  # noqa: BLE001 - the same rule breaks again: the first error is the one to tell
+                        _log.debug("an answer could not be judged; it is kept")
                 elif isinstance(answer, RequestFailed):
                     del self._live[ask]
                     self._end(ask, fail(answer), share - ask.started_at_share)

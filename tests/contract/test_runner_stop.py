@@ -344,9 +344,6 @@ def test_a_rule_that_raises_loses_no_answer_and_blames_no_record(database: Datab
     assert kept >= {"r0000", "r0001"}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="runner/run.py: _stop gives up when an answer that it settles meets the rule too"
-)
 def test_a_rule_that_raises_for_every_answer_blames_no_record_and_holds_no_lease(
     database: Database, tmp_path: Path
 ) -> None:

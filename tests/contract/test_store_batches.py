@@ -8,7 +8,15 @@ import pytest
 import sqlalchemy as sa
 from factories import KEY, load_rows, make_result, run_at_once, write_rows
 
-from batch_assets.store.batches import BatchState, adopt_items, freeze_batch, load_batch, load_batches, touch_batch
+from batch_assets.store.batches import (
+    BatchState,
+    adopt_items,
+    freeze_batch,
+    load_batch,
+    load_batches,
+    load_owned,
+    touch_batch,
+)
 from batch_assets.store.database import Database
 from batch_assets.store.overview import load_status
 from batch_assets.store.tables import item_owner
@@ -69,6 +77,8 @@ def test_a_later_batch_takes_an_id_over_and_the_earlier_counts_it_as_superseded(
     before = states(database)["b1"]
     assert freeze(database, "b2", "3", "4") == set()
     assert owners(database) == {"1": "b1", "2": "b1", "3": "b2", "4": "b2"}
+    with database.read() as connection:
+        assert (load_owned(connection, "t", "b1"), load_owned(connection, "t", "b3")) == ({"1", "2"}, set())
     after = states(database)
     assert (after["b1"].superseded, after["b1"].records, after["b2"].superseded) == (1, 3, 0)
     assert after["b1"].source_hash == before.source_hash

@@ -17,7 +17,7 @@ from factories import run_at_once
 
 from batch_assets.core.errors import PartitionLeased
 from batch_assets.store.database import Database, now
-from batch_assets.store.leases import Holder, LeaseBook, load_live, this_process
+from batch_assets.store.leases import Holder, LeaseBook, load_holders, load_live, this_process
 from batch_assets.store.tables import leases
 
 P = ("t", "b1", "v1--m1")
@@ -164,6 +164,15 @@ def test_a_run_can_release_all_that_it_holds_and_nothing_else(database: Database
     mine.release_all()
     assert find_live(database) == {("b3", "v1--m1"): "run-2"}
     assert mine.renew() == set()
+
+
+def test_the_holders_are_the_runs_whose_leases_have_not_run_out(database: Database) -> None:
+    LeaseBook(database, "run-1").acquire(*P)
+    LeaseBook(database, "run-1").acquire("t2", "b1", "v1--m1")
+    LeaseBook(database, "run-2").acquire("t", "b2", "v1--m1")
+    LeaseBook(database, "stuck", lease_s=-1).acquire("t", "b3", "v1--m1")
+    with database.read() as connection:
+        assert load_holders(connection) == {"run-1", "run-2"}
 
 
 def test_a_release_belongs_to_the_callers_transaction(database: Database) -> None:

@@ -24,6 +24,7 @@ smollm2-135m:
   engine: openai
   base_url: http://127.0.0.1:{port}/v1
   max_in_flight: {window}
+  outage_s: 2
 """
 
 
