@@ -7,10 +7,13 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from batch_assets.core.tasks import Task
-from batch_assets.planner import asset_key
+from batch_assets.planner import VALIDATED_RESULTS, asset_key
 
 DATA_VERSION_TAG = "dagster/data_version"
 BACKFILL_TAG = "dagster/backfill"
+
+HOLDING = frozenset({VALIDATED_RESULTS})
+"""Assets that aren't made where a blocking check refuses them; the others' data is what it is, and is shown."""
 
 Metadata = Mapping[str, Any]
 Event = dg.AssetMaterialization | dg.AssetCheckEvaluation
@@ -38,6 +41,11 @@ class Stamp:
     metadata: Metadata
     findings: Sequence[Finding] = ()
 
+    @property
+    def is_held(self) -> bool:
+        """Say whether a blocking check refused it: its findings are reported, and nothing was made."""
+        return any(f.is_blocking and not f.passed for f in self.findings)
+
 
 def to_result(task: Task, stamp: Stamp) -> dg.MaterializeResult[Any]:
     """Return the stamp as the result of a run of this one partition."""
@@ -61,7 +69,8 @@ def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator
     tags = {DATA_VERSION_TAG: stamp.data_version}
     if BACKFILL_TAG in run_tags:
         tags[BACKFILL_TAG] = run_tags[BACKFILL_TAG]
-    yield dg.AssetMaterialization(key, partition=stamp.partition, metadata=dict(stamp.metadata), tags=tags)
+    if not (stamp.is_held and stamp.asset in HOLDING):
+        yield dg.AssetMaterialization(key, partition=stamp.partition, metadata=dict(stamp.metadata), tags=tags)
     for f in stamp.findings:
         yield dg.AssetCheckEvaluation(
             asset_key=key,

@@ -4,16 +4,17 @@ One step, because a run over many partitions hands no Output on, and Dagster wou
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import polars as pl
 
+from batch_assets.assets import validated_results
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.llm_outputs import OutputCheck, report_on
 from batch_assets.assets.qa_samples import write_qa_samples
 from batch_assets.assets.run_reports import write_run_report
-from batch_assets.assets.validated_results import write_validated_results
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
@@ -128,7 +129,10 @@ def follow(
         if failed:
             refused.append(f"{partition}: {', '.join(f.name for f in failed)} fails")
             continue
-        stamps = _make(platform, work, report, state.data_version, checks)
+        stamps = list(_make(platform, work, report, state.data_version, checks))
+        refused += [
+            f"{partition}: {s.asset}.{f.name} fails" for s in stamps for f in s.findings if s.is_held and not f.passed
+        ]
         yield from (s for s in stamps if s.asset in selected)
     if refused:
         raise NotReadyError("; ".join(refused))
@@ -138,14 +142,25 @@ def _make(
     platform: Platform, work: PartitionWork, report: RunReport, version: str, checks: Sequence[ResultCheck]
 ) -> Iterator[Stamp]:
     partition = str(PartitionKey(work.batch, work.variant.key))
-    frame, disagreeing = write_validated_results(platform, work)
+    frame, disagreeing = validated_results.make_frame(platform, work)
+    findings = [check(work, frame, disagreeing) for check in checks]
+    validated = Stamp(
+        asset=VALIDATED_RESULTS,
+        partition=partition,
+        data_version=version,
+        metadata={"rows": frame.height},
+        findings=findings,
+    )
+    if validated.is_held:  # what is there stays: a frame that breaks its contract doesn't take its place
+        yield validated
+        return
+    path = platform.frames.write(frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
+    yield replace(validated, metadata={"rows": frame.height, "frame": dg.MetadataValue.path(str(path))})
     sampled = write_qa_samples(platform, work, frame)
     write_run_report(platform, work, report, version)
     with platform.database.read() as connection:
         failures = load_failures(connection, work.key, work.batch, SHOWN)
-    path = platform.frames.path(work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
     by_asset: dict[str, dict[str, Any]] = {
-        VALIDATED_RESULTS: {"rows": frame.height, "frame": dg.MetadataValue.path(str(path))},
         QUARANTINE: {
             "rows": report.invalid + report.error,
             "reasons": dg.MetadataValue.json(report.error_kinds),
@@ -156,6 +171,5 @@ def _make(
         QA_SAMPLES: {"rows": sampled},
         RUN_REPORTS: {k: v for k, v in report.model_dump().items() if isinstance(v, int | float)},
     }
-    for asset in RESULT_ASSETS:
-        findings = [c(work, frame, disagreeing) for c in checks] if asset == VALIDATED_RESULTS else []
-        yield Stamp(asset=asset, partition=partition, data_version=version, metadata=by_asset[asset], findings=findings)
+    for asset, metadata in by_asset.items():
+        yield Stamp(asset=asset, partition=partition, data_version=version, metadata=metadata)

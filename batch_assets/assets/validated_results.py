@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from batch_assets.core.acceptance import accept
 from batch_assets.core.attempts import Status
 from batch_assets.core.canonical import canonical_json
-from batch_assets.planner import VALIDATED_RESULTS
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.schemas import OUTPUT_PREFIX, answer_columns
@@ -17,18 +16,12 @@ from batch_assets.store.results import load_attempts
 from batch_assets.store.tables import results
 
 
-def write_validated_results(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, list[str]]:
-    """Write the frame of one partition; return it, and the ids whose stored answer is not what its row says.
-
-    Such a row is left out: the frame holds only answers that the task's model and rules accept now.
-    """
-    frame, disagreeing = make_frame(platform, work)
-    platform.frames.write(frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
-    return frame, disagreeing
-
-
 def make_frame(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, list[str]]:
-    """Return the frame of a partition, one row per accepted answer in item_id's order, and the ids left out."""
+    """Return the frame of a partition, one row per accepted answer in item_id's order, and the ids left out.
+
+    Left out are rows whose stored answer is not what the row says: the frame holds only answers that the task's model
+    and rules accept now.
+    """
     c = results.c
     key = work.key
     query = sa.select(c.item_id, c.payload, c.attempt_id, c.attempts, c.reused_from, c.updated_at).where(

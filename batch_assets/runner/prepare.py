@@ -81,8 +81,9 @@ class Preparer:
             past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
             candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
-            keys = [] if self._retry is RetryMode.ALL else [c.request.request_key for c in candidates]
-            answers = find_answers(connection, keys)
+            # Asked anew means without earlier runs' answers; in one run, equal requests are still asked once.
+            run_id = self._run_id if self._retry is RetryMode.ALL else None
+            answers = find_answers(connection, [c.request.request_key for c in candidates], run_id)
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
             self._settle(partition, candidate, own, answers.get(candidate.request.request_key), prepared)

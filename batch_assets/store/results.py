@@ -173,13 +173,19 @@ def load_history(connection: sa.Connection, key: VariantKey, item_ids: Sequence[
     return found
 
 
-def find_answers(connection: sa.Connection, request_keys: Sequence[str]) -> dict[str, PastAttempt]:
-    """Return the newest `ok` attempt of each request key, of any record, batch or task; keys without one are absent."""
+def find_answers(
+    connection: sa.Connection, request_keys: Sequence[str], run_id: str | None = None
+) -> dict[str, PastAttempt]:
+    """Return the newest `ok` attempt of each request key, of any record, batch or task; keys without one are absent.
+
+    With a `run_id`, only attempts of that run count.
+    """
     found: dict[str, PastAttempt] = {}
+    of_run = () if run_id is None else (attempts.c.run_id == run_id,)
     for chunk in in_chunks(request_keys):
         rows = connection.execute(
             sa.select(attempts)
-            .where(attempts.c.request_key.in_(chunk), attempts.c.outcome == Status.OK)
+            .where(attempts.c.request_key.in_(chunk), attempts.c.outcome == Status.OK, *of_run)
             .order_by(attempts.c.attempt_id)
         )
         for row in rows.mappings():

@@ -279,7 +279,6 @@ def test_asking_all_again_reuses_nothing_but_still_asks_equal_requests_once(data
     assert {r["payload"]["label"] for r in load_rows(database).values()} == {"b"}
 
 
-@pytest.mark.xfail(strict=True, reason="runner: with retry=all an answer of this run is known until its commit only")
 def test_asking_all_again_asks_equal_requests_once_in_the_whole_run(database: Database, tmp_path: Path) -> None:
     records = make_records({i: "same" if i in {"r0000", "r0039"} else f"text of {i}" for i in make_ids(40)})
     work = make_work(make_task(tmp_path), "b1", records, chunk=2)

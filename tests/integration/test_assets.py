@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from factories import BAD, ScriptedEngine, fail_for_good, make_result
 from temp_project import RESULTS, TempProject, find_checks, find_error, find_materialized
 
-from batch_assets.assets import results as results_module
+from batch_assets.assets import validated_results as validated_module
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead
 from batch_assets.planner import LLM_OUTPUTS, RESULT_ASSETS, asset_key, load_versions
@@ -330,18 +330,34 @@ def test_malformed_lines_are_a_warning_that_counts_them(project: TempProject) ->
 def test_a_frame_that_breaks_its_contract_is_red_and_stops_what_follows(
     frozen: TempProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = results_module.write_validated_results
+    whole = validated_module.make_frame
 
     def break_frame(*args: Any) -> tuple[pl.DataFrame, list[str]]:
         frame, disagreeing = whole(*args)
         return frame.with_columns(pl.col("out_score").cast(pl.String)), disagreeing
 
-    monkeypatch.setattr(results_module, "write_validated_results", break_frame)
+    monkeypatch.setattr(validated_module, "make_frame", break_frame)
     red = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     (found,) = [d for d in red.get_asset_check_evaluations() if not d.passed]
     assert (found.asset_key.path[-1], found.check_name, found.partition) == ("validated_results", "contract", P)
     assert "out_score" in found.metadata["first"].value
     assert not red.success
+
+
+def test_a_frame_that_breaks_its_contract_doesnt_take_the_place_of_a_good_one(
+    frozen: TempProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen.materialize(["llm_outputs", *RESULTS], partition=P)
+    good = read_frame(frozen)
+    whole = validated_module.make_frame
+
+    def break_frame(*args: Any) -> tuple[pl.DataFrame, list[str]]:
+        frame, disagreeing = whole(*args)
+        return frame.with_columns(pl.col("out_score").cast(pl.String)), disagreeing
+
+    monkeypatch.setattr(validated_module, "make_frame", break_frame)
+    assert not frozen.materialize(RESULTS, partition=P).success
+    assert read_frame(frozen).equals(good)
 
 
 def test_a_source_frame_that_breaks_its_contract_is_red(project: TempProject) -> None:
@@ -358,13 +374,14 @@ def test_a_source_frame_that_breaks_its_contract_is_red(project: TempProject) ->
     assert [contract(b).passed for b in (doubled, without, numbers)] == [False, False, False]
 
 
-def test_an_answer_that_was_changed_behind_our_back_is_red_and_left_out(frozen: TempProject) -> None:
+def test_an_answer_that_was_changed_behind_our_back_is_red_and_never_gets_through(frozen: TempProject) -> None:
     frozen.materialize(["llm_outputs", *RESULTS], partition=P)
+    good = read_frame(frozen)
     changed = sa.update(results).where(results.c.item_id == "b1r1", results.c.prompt_ver == "v1")
     frozen.execute(changed.values(payload={"label": "c", "score": 99}))
     red = frozen.launch("results", partitions=[P])
     assert ("validated_results", "agrees_with_completions", P, False) in find_checks(red)
-    assert "b1r1" not in read_frame(frozen)["item_id"].to_list()
+    assert read_frame(frozen).equals(good)
 
 
 # The command line's run
