@@ -14,6 +14,7 @@ from rich.progress import Progress as Bar
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
+ENOUGH_ANSWERS = 8
 
 
 @contextmanager
@@ -78,10 +79,11 @@ class ProgressView:
             self._first = None
             self._update(progress, "starting the engine", counts)
             return
-        if self._first is None:
-            self._first = (at, progress.done)
         t = progress.tally
-        pace = _pace(at - self._first[0], progress.done - self._first[1], progress.total - progress.done)
+        answered = t.ok + t.invalid
+        if self._first is None:
+            self._first = (at, answered)
+        pace = _pace(at - self._first[0], answered - self._first[1], progress.total - progress.done)
         self._update(progress, "asking", f"{counts}  {pace}  {t.invalid} invalid  {t.error} errors")
 
     def _update(self, progress: Progress, words: str, figures: str) -> None:
@@ -95,8 +97,8 @@ class ProgressView:
 
 
 def _pace(seconds: float, done: int, left: int) -> str:
-    """Return records/s and the time left, as far as they can be told yet."""
-    if done <= 0 or seconds <= 0:
+    """Return records/s and the time left, once there are enough answers to tell."""
+    if done < ENOUGH_ANSWERS or seconds <= 0:
         return "-/s"
     left_s = round(left * seconds / done)
     return f"{done / seconds:.1f}/s" + (f"  {left_s // 60}:{left_s % 60:02d} left" if left else "")

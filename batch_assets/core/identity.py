@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import cast
 
 from batch_assets.core.canonical import digest, digest_exact
@@ -73,8 +73,3 @@ def fingerprint(batch_content: str, spec: VariantSpec) -> str:
 def data_version(partition_fingerprint: str, content: str) -> str:
     """Return Dagster's data version of a partition, `<fingerprint>.<content>`: 49 characters, within a tag's 63."""
     return f"{partition_fingerprint}.{content}"
-
-
-def as_document(spec: VariantSpec) -> dict[str, object]:
-    """Return the spec as plain data, for the store and for metadata."""
-    return asdict(spec)

@@ -1,10 +1,14 @@
-"""A sensor, on by default, that registers new files, prompts and models as partitions."""
+"""A sensor, on by default, that registers new files as partitions and frees what killed runs have left taken."""
 
 import dagster as dg
+from dagster import DagsterInstance
 
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import sync_partitions
+from batch_assets.resources import end_dead_runs
+from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
+from batch_assets.store.database import open_database
 
 EVERY_S = 30
 
@@ -20,6 +24,17 @@ def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
     )
     def sync(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         sync_partitions(task, source, context.instance, is_retiring=False)
-        return dg.SkipReason("partitions are in step; this sensor launches nothing")
+        ended = _end_dead_runs(context.instance)
+        gone = f"; ended runs of dead processes: {', '.join(ended)}" if ended else ""
+        return dg.SkipReason(f"partitions are in step{gone}; this sensor launches nothing")
 
     return sync
+
+
+def _end_dead_runs(instance: DagsterInstance) -> list[str]:
+    """End what a command line killed with -9 has left: else its slot in the pool stays taken for ever."""
+    database = open_database(load_settings().store_url)
+    try:
+        return end_dead_runs(instance, database)
+    finally:
+        database.close()

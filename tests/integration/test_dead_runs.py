@@ -1,0 +1,135 @@
+"""Runs whose process is gone are ended, and their pool slots freed; live ones are left alone."""
+
+import datetime as dt
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+import sqlalchemy as sa
+from dagster import DagsterInstance, DagsterRunStatus
+
+from batch_assets.resources import (
+    HOST_TAG,
+    PID_TAG,
+    RUN_TAG,
+    STARTED_TAG,
+    end_dead_runs,
+    find_pool_holders,
+    process_tags,
+)
+from batch_assets.store.database import Database, now, open_database
+from batch_assets.store.leases import LEASE_S
+from batch_assets.store.tables import leases
+
+
+@dg.op(pool="gpu")
+def an_op() -> None:
+    """Do nothing."""
+
+
+@dg.job
+def a_job() -> None:
+    an_op()
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[DagsterInstance]:
+    (tmp_path / "dagster").mkdir()
+    overrides = {"concurrency": {"pools": {"default_limit": 1}}}
+    with DagsterInstance.local_temp(str(tmp_path / "dagster"), overrides=overrides) as found:
+        yield found
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return open_database(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+def start_run(instance: DagsterInstance, **tags: str) -> str:
+    """Leave a run as one that was killed leaves it: STARTED, with a slot of the pool."""
+    run = instance.create_run_for_job(a_job, status=DagsterRunStatus.STARTED)
+    instance.add_run_tags(run.run_id, {RUN_TAG: run.run_id, **process_tags(run.run_id), **tags})
+    instance.event_log_storage.initialize_concurrency_limit_to_default("gpu")
+    instance.event_log_storage.claim_concurrency_slot("gpu", run.run_id, "an_op")
+    return run.run_id
+
+
+def make_dead_process() -> dict[str, str]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    tags = {PID_TAG: str(process.pid), STARTED_TAG: repr(psutil.Process(process.pid).create_time())}
+    process.kill()
+    process.wait()
+    return tags
+
+
+def status(instance: DagsterInstance, run_id: str) -> DagsterRunStatus:
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    return run.status
+
+
+def test_a_killed_run_is_ended_and_its_slot_is_free(instance: DagsterInstance, database: Database) -> None:
+    run_id = start_run(instance, **make_dead_process())
+    assert find_pool_holders(instance, "gpu") == {run_id}
+    assert end_dead_runs(instance, database) == [run_id]
+    assert status(instance, run_id) is DagsterRunStatus.FAILURE
+    assert find_pool_holders(instance, "gpu") == set()
+    assert end_dead_runs(instance, database) == []
+
+
+def test_a_live_run_is_left_alone(instance: DagsterInstance, database: Database) -> None:
+    run_id = start_run(instance)
+    assert end_dead_runs(instance, database) == []
+    assert find_pool_holders(instance, "gpu") == {run_id}
+
+
+def test_tags_that_a_run_inherited_from_another_say_nothing_of_it(
+    instance: DagsterInstance, database: Database
+) -> None:
+    run_id = start_run(instance, **make_dead_process(), **{RUN_TAG: "its parent"})
+    assert end_dead_runs(instance, database) == []
+    assert status(instance, run_id) is DagsterRunStatus.STARTED
+
+
+@pytest.mark.parametrize(("lease_s", "idle_s", "is_ended"), [(60, 600, False), (-1, 600, True), (-1, 5, False)])
+def test_of_a_run_on_another_host_its_leases_tell(
+    instance: DagsterInstance,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    lease_s: int,
+    idle_s: int,
+    is_ended: bool,
+) -> None:
+    run_id = start_run(instance, **{HOST_TAG: "elsewhere"})
+    with database.write() as connection:
+        expires_at = now() + dt.timedelta(seconds=lease_s)
+        row = {"task": "t", "batch": "b", "variant": "v", "run_id": run_id, "host": "elsewhere", "pid": 1}
+        connection.execute(sa.insert(leases).values(**row, process_started=0.0, expires_at=expires_at))
+    import batch_assets.resources as resources
+
+    real = resources.time.time
+    monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
+    assert LEASE_S < 600
+    assert end_dead_runs(instance, database) == ([run_id] if is_ended else [])
+
+
+def test_the_sensor_registers_new_files_retires_nothing_and_ends_dead_runs(
+    instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from batch_assets.components.project import load_project
+    from batch_assets.sensors.sync import build_sync_sensor
+    from batch_assets.settings import load_settings
+
+    monkeypatch.setenv("BATCH_ASSETS_HOME", str(tmp_path / "home"))
+    task, source = load_project(load_settings()).tasks["ticket_triage"]
+    instance.add_dynamic_partitions("ticket_triage__variant", ["v9--a_newer_one"])
+    run_id = start_run(instance, **make_dead_process())
+    skipped = build_sync_sensor(task, source)(dg.build_sensor_context(instance=instance))
+    assert isinstance(skipped, dg.SkipReason) and run_id in str(skipped.skip_message)
+    assert len(instance.get_dynamic_partitions("ticket_triage__batch")) == 3
+    assert "v9--a_newer_one" in instance.get_dynamic_partitions("ticket_triage__variant")
+    assert status(instance, run_id) is DagsterRunStatus.FAILURE
