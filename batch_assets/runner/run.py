@@ -3,10 +3,7 @@
 import asyncio
 import logging
 import random
-import secrets
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -16,14 +13,14 @@ from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
 from batch_assets.engines.base import Engine
 from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.ledger import Ledger
 from batch_assets.runner.outage import MAX_TRIES, Outage, fail
 from batch_assets.runner.prepare import Prepared, Preparer
 from batch_assets.runner.share import ShareClock
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork, Progress, Tally
-from batch_assets.store.database import Database, now
-from batch_assets.store.leases import HEARTBEAT_S, LeaseBook
-from batch_assets.store.partitions import finish_partition
-from batch_assets.store.results import Claim, Ending, Group, Result, write_group
+from batch_assets.store.database import Database
+from batch_assets.store.leases import HEARTBEAT_S
+from batch_assets.store.results import Result
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -60,20 +57,17 @@ class Runner:
         observer: Observer | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._database = database
+        self._ledger = Ledger(database, run_id)
         self._engine = engine
         self._options = options
         self._run_id = run_id
         self._preparer = Preparer(database, run_id, retry)
-        self._leases = LeaseBook(database, run_id)
         self._observer = observer
         self._rng = rng or random.Random()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._tally = Tally()
         self._total = total
         self._done = 0
         self._is_open = False
-        self._group = Group()
         self._queue = AskQueue()
         self._live: dict[Ask, asyncio.Task[None]] = {}
         self._claimed: list[Ask] = []
@@ -82,10 +76,7 @@ class Runner:
         self._open: list[OpenPartition] = []
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
-        self._number = 0
         self._outage = Outage(options.outage_s)
-        self._fresh: dict[str, tuple[Verdict, str]] = {}
-        """Answers since the last commit by request key: the store doesn't tell of them yet."""
 
     async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
         """Bring partitions up to date, in order; yield each when it is finished and committed.
@@ -106,7 +97,7 @@ class Runner:
                 for outcome in await self._finish():
                     yield outcome
                 self._observe()
-                if is_exhausted and not (self._live or self._queue or self._group):
+                if is_exhausted and not (self._live or self._queue or not self._ledger.is_clean):
                     break
                 if heartbeat.done():
                     heartbeat.result()
@@ -120,16 +111,13 @@ class Runner:
         finally:
             heartbeat.cancel()
             await self._engine.close()
-            self._thread.shutdown()
-
-    async def _in_thread(self, call: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+            self._ledger.close()
 
     async def _renew_leases(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             before = list(self._open)
-            held = await self._in_thread(self._leases.renew)
+            held = await self._ledger.call(self._ledger.leases.renew)
             lost = [str(p) for p in before if p in self._open and (p.work.batch, p.work.variant.key) not in held]
             if lost:
                 raise PartitionLeased(f"another run took {', '.join(lost)} over: the lease had expired")
@@ -142,7 +130,7 @@ class Runner:
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
         """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
         chunks = 0
-        while self._queue.ready < self._options.max_in_flight and len(self._group.results) < self._options.group_rows:
+        while self._queue.ready < self._options.max_in_flight and self._ledger.rows < self._options.group_rows:
             partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
             if partition is None:
                 return True
@@ -150,7 +138,7 @@ class Runner:
             if records is None:
                 partition.is_read = True
                 continue
-            prepared = await self._in_thread(lambda p=partition, r=records: self._preparer.prepare(p, r))
+            prepared = await self._ledger.call(lambda p=partition, r=records: self._preparer.prepare(p, r))
             self._take_in(partition, prepared)
             chunks += 1
             free = self._options.max_in_flight - len(self._live)
@@ -161,7 +149,7 @@ class Runner:
     async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
         for work in source:
             try:
-                await self._in_thread(lambda w=work: self._leases.acquire(w.task.name, w.batch, w.variant.key))
+                await self._ledger.call(lambda w=work: self._ledger.leases.acquire(w.task.name, w.batch, w.variant.key))
             except PartitionLeased as e:
                 self._passed_over.append(PartitionOutcome(work=work, tally=Tally(), leased_by=str(e)))
                 continue
@@ -177,7 +165,7 @@ class Runner:
         for result in prepared.results:
             self._add_result(partition, result)
         for ask in prepared.asks:
-            answered = self._fresh.get(ask.request.request_key)
+            answered = self._ledger.recall(ask.request.request_key)
             if answered is None:
                 self._queue.add(ask)
             else:
@@ -185,45 +173,14 @@ class Runner:
 
     async def _commit(self, asks: Sequence[Ask]) -> None:
         """Write ends, rows and the claims of `asks` in one transaction; then send `asks`."""
-        group, self._group, self._fresh = self._group, Group(), {}
-        group.claims = [self._claim(ask) for ask in asks]
         self._claimed = list(asks)
-        try:
-            if group:
-                await self._in_thread(lambda: self._write(group))
-        except BaseException:
-            self._group.results = group.results + self._group.results
-            self._group.endings = group.endings + self._group.endings
-            raise
+        await self._ledger.commit(asks)
         for ask in asks:
             ask.partition.tally.sent += 1
             self._tally.sent += 1
             ask.started_at_share = self._share.enter()
             self._live[ask] = asyncio.create_task(self._ask(ask))
         self._claimed = []
-
-    def _write(self, group: Group) -> None:
-        with self._database.write() as connection:
-            write_group(connection, group)
-
-    def _claim(self, ask: Ask) -> Claim:
-        self._number += 1
-        # Sorts by time within a process and between them; 40 random bits keep two processes apart.
-        ask.attempt_id = f"{time.time_ns() // 1000:014x}{self._number % 0x100000:05x}{secrets.token_hex(5)}"
-        work = ask.partition.work
-        sampling = ask.request.sampling.model_dump(mode="json", exclude_defaults=True)
-        return Claim(
-            attempt_id=ask.attempt_id,
-            key=work.key,
-            item_id=ask.item_id,
-            batch=work.batch,
-            request_key=ask.request.request_key,
-            attempt=ask.attempt,
-            is_alone=ask.is_suspect,
-            parameters=sampling,
-            run_id=self._run_id,
-            started_at=now(),
-        )
 
     async def _ask(self, ask: Ask) -> None:
         try:
@@ -271,16 +228,15 @@ class Runner:
         try:
             verdict = accept(answer, ask.partition.work.task)
         except BaseException:  # a rule that breaks stops the run; the answer is kept, for a mended one
-            kept = Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now(), completion=answer)
-            self._group.endings.append(kept)
+            self._ledger.release(ask, answer)
             raise
-        self._end(ask, verdict, engine_s, completion=answer)
+        self._ledger.end(ask, verdict, engine_s, completion=answer)
         self._settle(ask, verdict, is_shared=verdict.status is Status.OK)
 
     def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:
         del self._live[ask]
         verdict = fail(failure)
-        self._end(ask, verdict, engine_s)
+        self._ledger.end(ask, verdict, engine_s)
         retry = ask.partition.work.task.retry
         if failure.is_passing:
             ask.charged += self._outage.hear_failure(ErrorKind(failure.kind))
@@ -291,24 +247,11 @@ class Runner:
                 return
         self._settle(ask, verdict, is_shared=not failure.is_passing)
 
-    def _end(self, ask: Ask, verdict: Verdict, engine_s: float, completion: Completion | None = None) -> None:
-        self._group.endings.append(
-            Ending(
-                attempt_id=ask.attempt_id,
-                outcome=verdict.status,
-                ended_at=now(),
-                completion=completion,
-                engine_s=engine_s,
-                error_kind=verdict.error_kind,
-                error=verdict.error,
-            )
-        )
-
     def _settle(self, ask: Ask, verdict: Verdict, *, is_shared: bool) -> None:
         """Give a record its row; its followers take the answer, or one of them asks next."""
         self._add_result(ask.partition, self._row(ask, verdict, attempts=ask.attempt, attempt_id=ask.attempt_id))
         if verdict.status is Status.OK:
-            self._fresh[ask.request.request_key] = (verdict, ask.attempt_id)
+            self._ledger.remember(ask.request.request_key, verdict, ask.attempt_id)
         for follower in self._queue.settle(ask, is_shared=is_shared):
             self._share_answer(follower, verdict, ask.attempt_id)
 
@@ -330,7 +273,7 @@ class Runner:
         )
 
     def _add_result(self, partition: OpenPartition, result: Result) -> None:
-        self._group.results.append(result)
+        self._ledger.add(result)
         partition.waiting -= 1
         self._done += 1
         for tally in (partition.tally, self._tally):
@@ -339,27 +282,12 @@ class Runner:
     async def _finish(self) -> list[PartitionOutcome]:
         """Finish each partition whose records all have committed rows."""
         outcomes, self._passed_over = self._passed_over, []
-        if self._group:
+        if not self._ledger.is_clean:
             return outcomes  # rows that aren't committed yet: next time round
         for partition in [p for p in self._open if p.is_read and not p.waiting]:
-            outcomes.append(await self._in_thread(lambda p=partition: self._finish_one(p)))
+            outcomes.append(await self._ledger.finish(partition))
             self._open.remove(partition)
         return outcomes
-
-    def _finish_one(self, partition: OpenPartition) -> PartitionOutcome:
-        work = partition.work
-        with self._database.write() as connection:
-            state = finish_partition(
-                connection,
-                work.key,
-                work.batch,
-                work.variant.key,
-                fingerprint=work.fingerprint,
-                parts=work.parts,
-                run_id=self._run_id,
-            )
-            self._leases.release_in(connection, work.task.name, work.batch, work.variant.key)
-        return PartitionOutcome(work=work, tally=partition.tally, state=state)
 
     async def _stop(self, *, is_death: bool) -> None:
         """Commit what has arrived, release what hasn't (unless it may have killed the engine), free leases."""
@@ -376,13 +304,12 @@ class Runner:
                         _log.debug("an answer could not be judged; it is kept")
                 elif isinstance(answer, RequestFailed):
                     del self._live[ask]
-                    self._end(ask, fail(answer), share - ask.started_at_share)
+                    self._ledger.end(ask, fail(answer), share - ask.started_at_share)
             if not is_death:
                 for ask in [*self._live, *self._claimed]:
-                    self._group.endings.append(Ending(attempt_id=ask.attempt_id, outcome="released", ended_at=now()))
-            group, self._group = self._group, Group()
-            await self._in_thread(lambda: self._write(group))
-            await self._in_thread(self._leases.release_all)
+                    self._ledger.release(ask)
+            await self._ledger.commit([])
+            await self._ledger.call(self._ledger.leases.release_all)
         except Exception:  # noqa: BLE001 - the first error is the one to tell; what isn't committed is asked again
             _log.exception("what had arrived could not be committed; the next run asks for it again")
 

@@ -1,0 +1,136 @@
+"""What is still to be written, and the one thread that talks to the store."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from batch_assets.core.acceptance import Verdict
+from batch_assets.core.completions import Completion
+from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome
+from batch_assets.store.database import Database, now
+from batch_assets.store.leases import LeaseBook
+from batch_assets.store.partitions import finish_partition
+from batch_assets.store.results import Claim, Ending, Group, Result, write_group
+
+_T = TypeVar("_T")
+RELEASED = "released"
+
+
+class Ledger:
+    """Ends and rows since the last commit; claims are written with them. A result is done when it is committed."""
+
+    def __init__(self, database: Database, run_id: str) -> None:
+        self.leases = LeaseBook(database, run_id)
+        self._database = database
+        self._run_id = run_id
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
+        self._group = Group()
+        self._answers: dict[str, tuple[Verdict, str]] = {}
+        self._number = 0
+
+    @property
+    def is_clean(self) -> bool:
+        """Say whether all is committed."""
+        return not self._group
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait for the next commit."""
+        return len(self._group.results)
+
+    async def call(self, call: Callable[[], _T]) -> _T:
+        """Run what reads or writes the store in its thread, so that the loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def end(self, ask: Ask, verdict: Verdict, engine_s: float, completion: Completion | None = None) -> None:
+        """Note the end of an attempt."""
+        self._group.endings.append(
+            Ending(
+                attempt_id=ask.attempt_id,
+                outcome=verdict.status,
+                ended_at=now(),
+                completion=completion,
+                engine_s=engine_s,
+                error_kind=verdict.error_kind,
+                error=verdict.error,
+            )
+        )
+
+    def release(self, ask: Ask, completion: Completion | None = None) -> None:
+        """Note that an attempt was given back without a verdict; its answer, if there is one, is kept."""
+        self._group.endings.append(
+            Ending(attempt_id=ask.attempt_id, outcome=RELEASED, ended_at=now(), completion=completion)
+        )
+
+    def add(self, result: Result) -> None:
+        """Note a row."""
+        self._group.results.append(result)
+
+    def remember(self, request_key: str, verdict: Verdict, attempt_id: str) -> None:
+        """Know an answer until the store does."""
+        self._answers[request_key] = (verdict, attempt_id)
+
+    def recall(self, request_key: str) -> tuple[Verdict, str] | None:
+        """Return an answer since the last commit, with its attempt; None where there was none."""
+        return self._answers.get(request_key)
+
+    async def commit(self, asks: Sequence[Ask]) -> None:
+        """Write ends, rows and the claims of `asks` in one transaction. What fails to be written is kept."""
+        group, self._group, self._answers = self._group, Group(), {}
+        group.claims = [self._claim(ask) for ask in asks]
+        if not group:
+            return
+        try:
+            await self.call(lambda: self._write(group))
+        except BaseException:
+            self._group.results = group.results + self._group.results
+            self._group.endings = group.endings + self._group.endings
+            raise
+
+    async def finish(self, partition: OpenPartition) -> PartitionOutcome:
+        """Finish a partition and give its lease back, in one transaction."""
+        return await self.call(lambda: self._finish(partition))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def _write(self, group: Group) -> None:
+        with self._database.write() as connection:
+            write_group(connection, group)
+
+    def _finish(self, partition: OpenPartition) -> PartitionOutcome:
+        work = partition.work
+        with self._database.write() as connection:
+            state = finish_partition(
+                connection,
+                work.key,
+                work.batch,
+                work.variant.key,
+                fingerprint=work.fingerprint,
+                parts=work.parts,
+                run_id=self._run_id,
+            )
+            self.leases.release_in(connection, work.task.name, work.batch, work.variant.key)
+        return PartitionOutcome(work=work, tally=partition.tally, state=state)
+
+    def _claim(self, ask: Ask) -> Claim:
+        self._number += 1
+        # Sorts by time within a process and between them; 40 random bits keep two processes apart.
+        ask.attempt_id = f"{time.time_ns() // 1000:014x}{self._number % 0x100000:05x}{secrets.token_hex(5)}"
+        work = ask.partition.work
+        return Claim(
+            attempt_id=ask.attempt_id,
+            key=work.key,
+            item_id=ask.item_id,
+            batch=work.batch,
+            request_key=ask.request.request_key,
+            attempt=ask.attempt,
+            is_alone=ask.is_suspect,
+            parameters=ask.request.sampling.model_dump(mode="json", exclude_defaults=True),
+            run_id=self._run_id,
+            started_at=now(),
+        )
