@@ -86,6 +86,8 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
             summary = launcher.run(*bound, selection, RetryMode(retry))
             with session.platform.database.read() as connection:
                 reports = load_reports(connection, task)
+    except (ConfigError, SourceError):
+        raise
     except BaseException:
         click.echo(f"the log is {_shorten(log)}", err=True)
         raise
