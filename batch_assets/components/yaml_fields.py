@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batch_assets.core.attempts import RetryPolicy
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.tasks import Rule, Thresholds
 from batch_assets.sources.base import Source
 from batch_assets.sources.files import FileSource
@@ -71,7 +71,7 @@ def _validate(model: type[M], value: Mapping[str, Any], field: str) -> M:
     try:
         return model.model_validate(dict(value))
     except ValidationError as e:
-        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        problems = tell_problems(e)
         raise ConfigError(f"{field}: {problems}") from e
 
 

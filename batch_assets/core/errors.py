@@ -1,5 +1,7 @@
 """The one error tree. A third party's error is translated where it enters, with `raise … from`."""
 
+from pydantic import ValidationError
+
 
 class BatchAssetsError(Exception):
     """The root: everything that this package raises on purpose."""
@@ -47,6 +49,11 @@ class NotReadyError(BatchAssetsError):
 
 class StoreError(BatchAssetsError):
     """The store can't be opened, or holds something that this version can't read."""
+
+
+def tell_problems(error: ValidationError) -> str:
+    """Return what pydantic found wrong, field by field, in one line; never the values."""
+    return "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in error.errors(include_input=False))
 
 
 def find_cause(error: BaseException | None) -> BatchAssetsError | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.yaml_text import load_yaml
 
@@ -97,7 +97,7 @@ def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
     try:
         entry = ModelEntry.model_validate({**cast("dict[str, Any]", raw), "model_id": model_id})
     except ValidationError as e:
-        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        problems = tell_problems(e)
         raise ConfigError(f"{path}: {model_id}: {problems}") from e
     if entry.engine == "openai" and not entry.base_url:
         raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batch_assets.core.completions import Completion, Usage
-from batch_assets.core.errors import ConfigError, EngineDead
+from batch_assets.core.errors import ConfigError, EngineDead, tell_problems
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
@@ -80,7 +80,7 @@ def build_fake(entry: ModelEntry) -> FakeEngine:
     try:
         return FakeEngine(FakeArgs.model_validate(entry.engine_args))
     except ValidationError as e:
-        problems = "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in e.errors())
+        problems = tell_problems(e)
         raise ConfigError(f"models.yaml: {entry.model_id}: engine_args: {problems}") from e
 
 
