@@ -135,9 +135,7 @@ def make_plan(
     stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
     specs = {key: platform.spec(task, key) for key in task.variants if selection.variant in (None, key)}
     found = _Findings()
-    for batch in _list_batches(task, source, platform, frozen):  # one by one: a batch's records are many
-        if selection.batch not in (None, batch.name):
-            continue
+    for batch in _list_batches(task, source, platform, frozen, selection):  # one by one: a batch's records are many
         found.note(batch)
         for key, spec in specs.items():
             partition = PartitionKey(batch.name, key)
@@ -227,12 +225,16 @@ def used_fields(task: Task) -> list[str]:
     return sorted({f for p in task.prompts.values() for f in p.fields})
 
 
-def _list_batches(task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState]) -> Iterator[_Batch]:
+def _list_batches(
+    task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState], selection: Selection
+) -> Iterator[_Batch]:
     refs = source.list_batches()
     for ref in refs:
-        yield _look_at(task, source, platform, ref, frozen.get(ref.batch))
-    for gone in frozen.keys() - {ref.batch for ref in refs}:
-        yield _as_frozen(task, platform, frozen[gone])
+        if selection.batch in (None, ref.batch):
+            yield _look_at(task, source, platform, ref, frozen.get(ref.batch))
+    for gone in sorted(frozen.keys() - {ref.batch for ref in refs}):
+        if selection.batch in (None, gone):
+            yield _as_frozen(task, platform, frozen[gone])
 
 
 def _look_at(task: Task, source: Source, platform: Platform, ref: BatchRef, state: BatchState | None) -> _Batch:

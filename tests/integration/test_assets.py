@@ -13,8 +13,8 @@ from temp_project import RESULTS, TempProject, find_checks, find_error, find_mat
 
 from batch_assets.assets import validated_results as validated_module
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, EngineDead
-from batch_assets.planner import LLM_OUTPUTS, RESULT_ASSETS, asset_key, load_versions
+from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
+from batch_assets.planner import LLM_OUTPUTS, RESULT_ASSETS, Selection, asset_key, load_versions
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.results import VariantKey
@@ -440,3 +440,13 @@ def test_a_retry_from_the_command_line_asks_what_failed(project: TempProject) ->
     summary = project.run(retry=RetryMode.FAILED, variant="v1--m1")
     assert (engine.asked, summary.requests_sent) == (["text of b1r0"], 1)
     assert read_frame(project).height == 4
+
+
+def test_a_broken_file_stops_no_run_of_another_batch(project: TempProject) -> None:
+    folder = Path(project.bind()[1].list_batches()[0].locator).parent
+    (folder / "zz_broken.csv").write_bytes(b"id,text\n1,\xff\n")
+    with pytest.raises(SourceError, match=r"zz_broken\.csv: line 2: not UTF-8"):
+        project.plan()
+    task, source = project.bind()
+    first = source.list_batches()[0].batch
+    assert project.plan(selection=Selection(batch=first)).needs
