@@ -172,3 +172,63 @@ run_reports = sa.Table(
     sa.Column("figures", Json, nullable=False),
     sa.Column("made_at", UtcDateTime, nullable=False),
 )
+
+failures = sa.Table(
+    "llm_failures",
+    metadata,
+    _task(),
+    sa.Column("step", sa.String(20), primary_key=True, comment="sources, outputs or results"),
+    sa.Column("partition", sa.String(201), primary_key=True),
+    sa.Column("wanted", sa.Text, nullable=False, comment="what was being made; another starts the count anew"),
+    sa.Column("failures", sa.Integer, nullable=False, comment="starts since the last success that came to no end"),
+    sa.Column("error", sa.Text, comment="null: killed, or at work now"),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("failed_at", UtcDateTime, nullable=False),
+)
+
+alerts = sa.Table(
+    "llm_alerts",
+    metadata,
+    sa.Column("alert_key", sa.Text, primary_key=True, comment="run, asset, check and partition: one alert for each"),
+    sa.Column("kind", sa.String(20), nullable=False, comment="check_failed or run_failed"),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Column("link", sa.Text, nullable=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("created_at", UtcDateTime, nullable=False),
+    sa.Column("sent_at", UtcDateTime, comment="null: to be sent"),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("next_try_at", UtcDateTime, nullable=False),
+    sa.Column("error", sa.Text, comment="of the last try that failed"),
+    sa.Index(None, "sent_at", "next_try_at"),
+)
+
+microbatches = sa.Table(
+    "llm_microbatches",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("seq", sa.Integer, nullable=False, comment="order in which they were formed, from 1"),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("formed_at", UtcDateTime, nullable=False),
+    sa.UniqueConstraint("task", "seq", name="uq_llm_microbatches__task_seq"),
+)
+
+microbatch_items = sa.Table(
+    "llm_microbatch_items",
+    metadata,
+    _task(),
+    sa.Column("item_id", sa.Text, primary_key=True),
+    sa.Column("cursor", sa.Text, primary_key=True, comment="the row's cursor value, as text"),
+    sa.Column("batch", Key, nullable=False),
+    sa.Index(None, "task", "batch"),
+    sa.Index(None, "task", "cursor"),
+)
+
+streams = sa.Table(
+    "llm_streams",
+    metadata,
+    _task(),
+    sa.Column("position", Json, comment="the greatest cursor value that is in a batch, with its type"),
+    sa.Column("waiting_since", UtcDateTime, comment="when rows that are in no batch were first seen; null: none"),
+)

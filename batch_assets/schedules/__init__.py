@@ -1,0 +1,1 @@
+"""Schedules: what runs by the clock."""
