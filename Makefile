@@ -13,7 +13,7 @@ BOOTSTRAP = @command -v "$(PYTHON)" >/dev/null || \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint up model env env-dev clean clean-data
+.PHONY: help demo test lint up up-postgres model env env-dev clean clean-data
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,14 @@ lint: env-dev ## Check style, types and the direction of imports
 
 up: env model ## Start Dagster's webserver and daemon on 127.0.0.1, until Ctrl-C
 	@exec $(BIN)/batch-assets up --port $(PORT)
+
+up-postgres: ## The same with store and history in PostgreSQL: BATCH_ASSETS_DB_URL=postgresql://user@host/name
+	@case "$$BATCH_ASSETS_DB_URL" in \
+		postgresql://*|postgresql+*://*) ;; \
+		"") echo "error: BATCH_ASSETS_DB_URL is not set: make up-postgres BATCH_ASSETS_DB_URL=postgresql://user@host/name" >&2; exit 2 ;; \
+		*) echo "error: BATCH_ASSETS_DB_URL: not a PostgreSQL URL, such as postgresql://user@host/name" >&2; exit 2 ;; \
+	esac
+	@$(MAKE) --no-print-directory up
 
 model: env ## Prepare the demo's model in the cache
 	@$(BIN)/python -m batch_assets.engines.smollm2

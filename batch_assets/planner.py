@@ -3,8 +3,10 @@
 One planner serves the command line, sensors and estimates. It reads; freezing and asking are the assets' work.
 """
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import dagster as dg
 import polars as pl
@@ -35,9 +37,13 @@ CHUNK_RECORDS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one output partition needs, in records. All zero: finished in the store, but its event is missing."""
+    """What one output partition needs, in records. All zero: finished in the store, but its event is missing.
+
+    Where the plan was made without counting they are zero as well; `fingerprint` is what the partition is to become.
+    """
 
     partition: PartitionKey
+    fingerprint: str = ""
     missing: int = 0
     stale: int = 0
     retried: int = 0
@@ -64,6 +70,8 @@ class Plan:
     done: tuple[PartitionKey, ...] = ()
     outdated: tuple[PartitionKey, ...] = ()
     """Finished output partitions whose results (validated_results and after) are of another version."""
+    versions: Mapping[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
+    """The data versions of the outdated."""
 
     @property
     def is_empty(self) -> bool:
@@ -78,10 +86,31 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which part of a task is meant; None means all."""
+    """Which part of a task is meant; None means all. `since`: only batches frozen since then, and those to freeze."""
 
-    batch: str | None = None
-    variant: str | None = None
+    batches: frozenset[str] | None = None
+    variants: frozenset[str] | None = None
+    since: dt.datetime | None = None
+
+    @classmethod
+    def of(cls, *, batch: str | None = None, variant: str | None = None) -> Self:
+        """Return one batch or variant, or both; None means all."""
+        return cls(
+            batches=None if batch is None else frozenset({batch}),
+            variants=None if variant is None else frozenset({variant}),
+        )
+
+    def has_batch(self, batch: str) -> bool:
+        """Say whether a batch is meant, as far as its name goes."""
+        return self.batches is None or batch in self.batches
+
+    def has_variant(self, variant: str) -> bool:
+        """Say whether a variant is meant."""
+        return self.variants is None or variant in self.variants
+
+    def is_recent(self, state: BatchState) -> bool:
+        """Say whether a frozen batch is recent enough."""
+        return self.since is None or state.frozen_at >= self.since
 
 
 @dataclass(slots=True)
@@ -109,7 +138,7 @@ class _Findings:
     touched: list[BatchRef] = field(default_factory=list[BatchRef])
     needs: list[Need] = field(default_factory=list[Need])
     done: list[PartitionKey] = field(default_factory=list[PartitionKey])
-    outdated: list[PartitionKey] = field(default_factory=list[PartitionKey])
+    outdated: dict[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
 
     def note(self, batch: _Batch) -> None:
         if batch.unfrozen:
@@ -126,27 +155,35 @@ def make_plan(
     *,
     selection: Selection = Selection(),
     retry: RetryMode = RetryMode.NONE,
+    is_counting: bool = True,
 ) -> Plan:
-    """Compare what should be with what is. Raises SourceError and ConfigError for input that can't be used."""
+    """Compare what should be with what is. Raises SourceError and ConfigError for input that can't be used.
+
+    Without counting no record is read, neither from the source nor from a frame: a batch whose stamp changed is to be
+    frozen, and its partitions are as before until it was. That is what a sensor does at each tick.
+    """
     with platform.database.read() as connection:
         frozen = load_batches(connection, task.name)
         finished = load_partitions(connection, task.name)
         leased = load_live(connection, task.name)
     stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
-    specs = {key: platform.spec(task, key) for key in task.variants if selection.variant in (None, key)}
+    specs = {key: platform.spec(task, key) for key in task.variants if selection.has_variant(key)}
     found = _Findings()
-    for batch in _list_batches(task, source, platform, frozen, selection):  # one by one: a batch's records are many
+    # One by one: a batch's records are many.
+    for batch in _list_batches(task, source, platform, frozen, selection, is_counting=is_counting):
         found.note(batch)
         for key, spec in specs.items():
             partition = PartitionKey(batch.name, key)
             state = finished.get((batch.name, key))
-            need = _find_need(task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry)
+            need = _find_need(
+                task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry, is_counting=is_counting
+            )
             if need is not None:
                 found.needs.append(replace(need, leased_by=leased.get((batch.name, key))))
                 continue
             found.done.append(partition)
             if state and any(stamped[name].get(str(partition)) != state.data_version for name in RESULT_ASSETS):
-                found.outdated.append(partition)
+                found.outdated[partition] = state.data_version
     specified = load_versions(instance, task, VARIANT_SPECS)
     order = list(specs)
     return Plan(
@@ -158,6 +195,7 @@ def make_plan(
         needs=tuple(sorted(found.needs, key=lambda n: order.index(n.partition.variant))),
         done=tuple(found.done),
         outdated=tuple(found.outdated),
+        versions=found.outdated,
     )
 
 
@@ -226,22 +264,37 @@ def used_fields(task: Task) -> list[str]:
 
 
 def _list_batches(
-    task: Task, source: Source, platform: Platform, frozen: Mapping[str, BatchState], selection: Selection
+    task: Task,
+    source: Source,
+    platform: Platform,
+    frozen: Mapping[str, BatchState],
+    selection: Selection,
+    *,
+    is_counting: bool,
 ) -> Iterator[_Batch]:
     refs = source.list_batches()
     for ref in refs:
-        if selection.batch in (None, ref.batch):
-            yield _look_at(task, source, platform, ref, frozen.get(ref.batch))
+        if selection.has_batch(ref.batch):
+            state = frozen.get(ref.batch)
+            found = _look_at(task, source, platform, ref, state, is_counting=is_counting)
+            if found.unfrozen or found.touched or state is None or selection.is_recent(state):
+                yield found
     for gone in sorted(frozen.keys() - {ref.batch for ref in refs}):
-        if selection.batch in (None, gone):
+        if selection.has_batch(gone) and selection.is_recent(frozen[gone]):
             yield _as_frozen(task, platform, frozen[gone])
 
 
-def _look_at(task: Task, source: Source, platform: Platform, ref: BatchRef, state: BatchState | None) -> _Batch:
+def _look_at(
+    task: Task, source: Source, platform: Platform, ref: BatchRef, state: BatchState | None, *, is_counting: bool
+) -> _Batch:
     """Return a batch as it is now; one whose stamp is as it was when it was frozen is not read."""
     has_frame = platform.frames.path(task.name, SOURCE_RECORDS, ref.batch).exists()
     if state is not None and has_frame and state.stamp == ref.stamp:
         return _as_frozen(task, platform, state)
+    if not is_counting:
+        found = _as_frozen(task, platform, state) if state is not None else _Batch(ref.batch, "", pl.DataFrame)
+        found.unfrozen = ref
+        return found
     read = source.read(ref, used_fields(task))
     if state is not None and has_frame and state.source_hash == read.source_hash:
         found = _as_frozen(task, platform, state)
@@ -268,32 +321,40 @@ def _find_need(
     state: PartitionState | None,
     stamped: Mapping[str, str],
     retry: RetryMode,
+    *,
+    is_counting: bool,
 ) -> Need | None:
-    is_finished = state is not None and state.fingerprint == fingerprint(batch.content, spec)
-    if state and is_finished and not any(state.counts.get(s, 0) for s in Status if retry.selects(s)):
-        if stamped.get(str(partition)) == state.data_version:
+    wanted = fingerprint(batch.content, spec)
+    is_finished = state is not None and state.fingerprint == wanted
+    is_stamped = state is not None and stamped.get(str(partition)) == state.data_version
+    to_retry = sum(state.counts.get(s, 0) for s in Status if retry.selects(s)) if state else 0
+    if is_finished and not to_retry:
+        if is_stamped:
             return None
-        return Need(partition=partition, reasons=("finished, but Dagster wasn't told",))
+        return Need(partition=partition, fingerprint=wanted, reasons=("finished, but Dagster wasn't told",))
     parts = {"source": batch.content, **spec.parts}
+    if not is_counting:
+        return Need(partition=partition, fingerprint=wanted, reasons=_find_reasons(parts, state, to_retry))
     counts = _count_records(task.variants[partition.variant], task, platform, batch, spec, retry)
-    if state and is_finished and not any(counts.values()) and stamped.get(str(partition)) == state.data_version:
+    if is_finished and is_stamped and not any(counts.values()):
         return None
     return Need(
         partition=partition,
+        fingerprint=wanted,
         missing=counts["missing"],
         stale=counts["stale"],
         retried=counts["retried"],
         rejudged=counts["rejudged"],
-        reasons=_find_reasons(parts, state, counts),
+        reasons=_find_reasons(parts, state, counts["retried"]),
     )
 
 
-def _find_reasons(parts: Mapping[str, str], state: PartitionState | None, counts: Mapping[str, int]) -> tuple[str, ...]:
+def _find_reasons(parts: Mapping[str, str], state: PartitionState | None, retried: int) -> tuple[str, ...]:
     """Name what changed since the partition was finished."""
     if state is None:
         return ("never finished",)
     changed = tuple(f"{name} changed" for name, value in parts.items() if state.parts.get(name) != value)
-    return changed or (f"retry of {counts['retried']}",)
+    return changed or (f"retry of {retried}",)
 
 
 def _count_records(

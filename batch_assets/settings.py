@@ -1,14 +1,19 @@
 """The only reader of the environment. Every setting has a default that works; a wrong one is refused by name."""
 
+import os
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
 
 from batch_assets.core.errors import ConfigError
 
+POSTGRESQL = "postgresql"
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -22,8 +27,12 @@ class Settings(BaseSettings):
     home: Path = Path(".batch_assets")
     """All state: the embedded store, frozen frames, Dagster's instance."""
 
-    db_url: str = ""
-    """The store, as a SQLAlchemy URL; empty means SQLite under `home`."""
+    db_url: Annotated[str, Field(repr=False)] = ""
+    """Store and Dagster's instance: empty means SQLite under `home`, `postgresql://user@host/name` that database for
+    both. Another SQLite file (`sqlite:///…`) is the store alone."""
+
+    db_password: SecretStr = SecretStr("")
+    """PostgreSQL's password, where the URL has none; libpq's own PGPASSWORD and ~/.pgpass count too."""
 
     defs: Path = _PACKAGE / "defs"
     """The folder of task folders, with models.yaml in it."""
@@ -32,6 +41,28 @@ class Settings(BaseSettings):
         platformdirs.user_cache_path("batch_assets") / "models"
     )
     """Converted models, shared by all checkouts. Read from `BATCH_ASSETS_CACHE`."""
+
+    alert_urls: SecretStr = SecretStr("")
+    """Where alerts go: apprise URLs with blanks or line ends between them; empty means nowhere."""
+
+    ui_url: str = "http://127.0.0.1:3000"
+    """Where the web UI is, for the links in alerts."""
+
+    @field_validator("ui_url")
+    @classmethod
+    def _require_web_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError("not a web address, such as https://dagster.example.com")
+        return value.rstrip("/")
+
+    @field_validator("db_password")
+    @classmethod
+    def _check_password(cls, value: SecretStr, info: ValidationInfo) -> SecretStr:
+        url = str(info.data.get("db_url", ""))
+        if value.get_secret_value() and not url.startswith(POSTGRESQL):
+            raise ValueError("a password is given, but BATCH_ASSETS_DB_URL names no PostgreSQL")
+        return value
 
     @field_validator("home", "defs", "cache_dir")
     @classmethod
@@ -43,8 +74,26 @@ class Settings(BaseSettings):
 
     @property
     def store_url(self) -> str:
-        """The store's URL, with the embedded default filled in."""
-        return self.db_url or f"sqlite:///{self.home / 'store.db'}"
+        """The store's URL, with the embedded default and the password filled in: never to be printed."""
+        url = self.db_url or f"sqlite:///{self.home / 'store.db'}"
+        password = self.db_password.get_secret_value()
+        if not password:
+            return url
+        try:
+            parsed = make_url(url)
+        except (ArgumentError, ValueError):
+            return url  # whoever opens it says what is wrong with it
+        return parsed.set(password=password).render_as_string(hide_password=False)
+
+    @property
+    def is_postgresql(self) -> bool:
+        """Whether store and instance lie in PostgreSQL."""
+        return self.db_url.startswith(POSTGRESQL)
+
+    @property
+    def alert_receivers(self) -> list[str]:
+        """The apprise URLs, each once, in their order. They hold secrets."""
+        return list(dict.fromkeys(self.alert_urls.get_secret_value().split()))
 
     @property
     def dagster_home(self) -> Path:
@@ -64,6 +113,14 @@ def load_settings() -> Settings:
     except ValidationError as e:
         problems = "; ".join(f"{_variable(str(d['loc'][-1]))}: {d['msg']}" for d in e.errors())
         raise ConfigError(problems) from e
+
+
+def read_variable(name: str) -> str:
+    """Return a variable that a task names, such as a database with its password; ConfigError where it isn't set."""
+    value = os.environ.get(name, "").strip()
+    if not value:
+        raise ConfigError(f"the environment variable {name} is not set, and a task's source names it")
+    return value
 
 
 def _variable(field: str) -> str:

@@ -123,6 +123,25 @@ def sqlite_database(sqlite_url: str) -> Iterator[Database]:
     opened.close()
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def source_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Yield the URL of an empty place for a source's tables, on SQLite and then on PostgreSQL."""
+    if request.param == "sqlite":
+        path = tmp_path / "source.db"
+        path.touch()
+        yield f"sqlite:///{path}"
+        return
+    url: URL = request.getfixturevalue("pg_store")
+    schema = f"source_{next(_numbers)}"
+    with _admin(url) as connection:
+        connection.exec_driver_sql(f"CREATE SCHEMA {schema}")
+    try:
+        yield _text(url.update_query_dict({"options": f"-csearch_path={schema}"}))
+    finally:
+        with _admin(url) as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE")
+
+
 def _copy_sqlite(template: Path, folder: Path) -> str:
     path = folder / "store.db"
     shutil.copyfile(template, path)

@@ -352,6 +352,8 @@ class ScriptedEngine:
     gets `default`. A step is an answer (text or Completion), an error to raise, or Hang.
     """
 
+    is_restartable = False
+
     def __init__(self, script: Script | None = None, *, default: Step = GOOD, latency_s: float = 0.0) -> None:
         self._script = {k: deque(v if isinstance(v, list | tuple) else [v]) for k, v in (script or {}).items()}
         self._default = default
@@ -477,14 +479,14 @@ class Stage:
         platform = self._look_again()
         self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
         sync_partitions(task, self.source, self.instance)
-        plan = self.plan(task, selection=Selection(**selection), retry=retry)
+        plan = self.plan(task, selection=Selection.of(**selection), retry=retry)
         self._report(task, specify(task, platform, plan.unspecified))
         self._report(task, freeze(task, self.source, platform, [ref.batch for ref in plan.unfrozen], []))
         partitions = [n.partition for n in plan.needs if n.leased_by is None]
         run_id = f"run-{next(_numbers)}"
         stamps = produce(task, platform, partitions, [], run_id=run_id, retry=retry, total=0, log=lambda _line: None)
         self._report(task, stamps)
-        after = self.plan(task, selection=Selection(**selection))
+        after = self.plan(task, selection=Selection.of(**selection))
         self._report(task, follow(task, platform, after.outdated, [], []))
         return engine
 

@@ -91,13 +91,14 @@ def emit(
     """Yield stamps in the shape that the run needs, and at its end what Dagster wants of the step's checks.
 
     A run of a range has no partition key, even if the range holds one partition: then Dagster would record the
-    findings under none.
+    findings under none. What a run of one partition makes beside its own are the partitions that it took over.
     """
-    if context.has_partition_key:
-        for stamp in stamps:
-            yield to_result(task, stamp)
-        return
+    own = str(context.partition_key) if context.has_partition_key else None
     for stamp in stamps:
-        yield from to_events(task, stamp, context.run.tags)
-    for key in context.selected_asset_check_keys:
-        yield dg.Output(None, output_name=f"{key.asset_key.to_python_identifier()}_{key.name}")
+        if stamp.partition == own:
+            yield to_result(task, stamp)
+        else:
+            yield from to_events(task, stamp, context.run.tags)
+    if own is None:
+        for key in context.selected_asset_check_keys:
+            yield dg.Output(None, output_name=f"{key.asset_key.to_python_identifier()}_{key.name}")

@@ -1,11 +1,11 @@
 """llm_outputs [batch × variant]: every record of a batch asked of a variant, each with one row in the store."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
 
+from batch_assets.assets.backfills import end_siblings, find_siblings, list_partitions
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
@@ -22,16 +22,23 @@ from batch_assets.partitions import (
 )
 from batch_assets.planner import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key, build_work
 from batch_assets.reports.run_report import RunReport, make_report
-from batch_assets.resources import PLATFORM, Platform, process_tags
+from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.drive import drive
+from batch_assets.runner.progress import ProgressLog, count_all
 from batch_assets.runner.run import Observer, Runner, RunnerOptions
 from batch_assets.runner.work import PartitionOutcome, PartitionWork, Progress
+from batch_assets.store.batches import load_batches
 from batch_assets.store.figures import load_failures, load_figures
 
-POOL = "gpu"
 OutputCheck = Callable[[Platform, PartitionWork, RunReport], Finding]
 SHOWN_FAILURES = 10
-LOG_EVERY_S = 10.0
+PLOTTED = frozenset(
+    {
+        "ok", "invalid", "error", "error_share", "invalid_share", "reused", "superseded", "prompt_tokens",
+        "completion_tokens", "seconds", "records_per_s", "tokens_per_s", "latency_p95_s", "cost",
+    }
+)  # fmt: skip
+"""Figures of the run report that stand on a partition of llm_outputs too, where the web UI plots them."""
 
 
 class OutputsConfig(dg.Config):
@@ -68,7 +75,7 @@ def build_llm_outputs(
         backfill_policy=dg.BackfillPolicy.single_run(),
         check_specs=specs,
         output_required=False,
-        pool=POOL,
+        pool=next(iter(task.models.values())).pool,
         op_tags={k: v for model in task.models.values() for k, v in model.op_tags.items()},
         group_name=task.name,
         owners=list(task.owners),
@@ -78,13 +85,18 @@ def build_llm_outputs(
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
-        partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
+        siblings = find_siblings(context.instance, context.run)
+        theirs = list_partitions(context.instance, output_partitions(task.name), siblings)
+        keys = dict.fromkeys([*map(str, context.partition_keys), *theirs])
+        if siblings:
+            context.log.info(f"took over {len(theirs)} partitions of {len(siblings)} more runs of this backfill")
+        partitions = [parse_partition_key(k) for k in keys]
         stamps = produce(
             task, platform, partitions, checks,
             run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
         )  # fmt: skip
         yield from emit(context, task, stamps)
+        end_siblings(context.instance, context.run, siblings)
 
     return llm_outputs
 
@@ -118,8 +130,8 @@ def produce(
             RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s),
             run_id=run_id,
             retry=retry,
-            total=total,
-            observer=platform.observer or _log_progress(log),
+            total=total or _count_records(platform, task, mine),
+            observer=_watch(platform, log, counts_all=not total),
         )
         for outcome in drive(runner, (_find_work(task, platform, p) for p in mine)):
             if outcome.leased_by is not None:
@@ -155,27 +167,11 @@ def stamp_outcome(
         data_version=outcome.state.data_version,
         metadata={
             "summary": f"{tally.sent} sent, {tally.already_done} already done, {tally.reused} reused",
-            "records": report.total,
-            "ok": report.ok,
-            "invalid": report.invalid,
-            "error": report.error,
-            "error_share": report.error_share,
-            "invalid_share": report.invalid_share,
             "sent": tally.sent,
             "already_done": tally.already_done,
-            "reused": report.reused,
-            "superseded": report.superseded,
-            "prompt_tokens": report.prompt_tokens,
-            "completion_tokens": report.completion_tokens,
-            "seconds": report.seconds,
-            "records_per_s": report.records_per_s or 0.0,
-            "cost": report.cost,
-            "first_failures": dg.MetadataValue.table(
-                records=[
-                    dg.TableRecord({"item_id": i, "status": s, "reason": k, "error": e}) for i, s, k, e in failures
-                ],
-                schema=dg.TableSchema(columns=[dg.TableColumn(n) for n in ("item_id", "status", "reason", "error")]),
-            ),
+            "records": report.total,
+            **{name: value for name, value in report.numbers().items() if name in PLOTTED},
+            "first_failures": tabulate_failures(failures),
         },
         findings=[check(platform, work, report) for check in checks],
     )
@@ -204,18 +200,30 @@ def report_on(platform: Platform, work: PartitionWork, model: ModelEntry) -> Run
     )
 
 
-def _log_progress(log: Callable[[str], object]) -> Observer:
-    """Return an observer that writes a line into the run's log, one in ten seconds at most."""
-    last = time.monotonic()
+def tabulate_failures(failures: Sequence[tuple[str, str, str, str]]) -> dg.TableMetadataValue:
+    """Return failures (item_id, status, reason, error) as a table; the web UI shows its cells as plain text."""
+    columns = ("item_id", "status", "reason", "error")
+    return dg.MetadataValue.table(
+        records=[dg.TableRecord(dict(zip(columns, failure, strict=True))) for failure in failures],
+        schema=dg.TableSchema(columns=[dg.TableColumn(name) for name in columns]),
+    )
+
+
+def _count_records(platform: Platform, task: Task, partitions: Sequence[PartitionKey]) -> int:
+    """Return how many records partitions have, those that need nothing among them."""
+    with platform.database.read() as connection:
+        frozen = load_batches(connection, task.name)
+    return sum(frozen[p.batch].records for p in partitions if p.batch in frozen)
+
+
+def _watch(platform: Platform, log: Callable[[str], object], *, counts_all: bool) -> Observer:
+    """Return an observer that writes into the run's log, and tells the platform's observer if there is one."""
+    lines = ProgressLog(log)
 
     def observe(progress: Progress) -> None:
-        nonlocal last
-        if time.monotonic() - last >= LOG_EVERY_S or progress.is_starting:
-            last = time.monotonic()
-            t = progress.tally
-            words = (
-                "starting the engine" if progress.is_starting else f"{t.ok} ok, {t.invalid} invalid, {t.error} error"
-            )
-            log(f"{progress.done} records done, {progress.in_flight} in flight, {words}")
+        found = count_all(progress) if counts_all else progress
+        lines.observe(found)
+        if platform.observer is not None:
+            platform.observer(found)
 
     return observe

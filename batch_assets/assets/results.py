@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
-import polars as pl
 
-from batch_assets.assets import validated_results
 from batch_assets.assets.events import Finding, Stamp, emit
-from batch_assets.assets.llm_outputs import OutputCheck, report_on
+from batch_assets.assets.llm_outputs import OutputCheck, report_on, tabulate_failures
 from batch_assets.assets.qa_samples import write_qa_samples
 from batch_assets.assets.run_reports import write_run_report
+from batch_assets.assets.validated_results import Validated, validate
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
@@ -32,9 +31,10 @@ from batch_assets.planner import (
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionWork
+from batch_assets.store.failures import Step, clear_failures, count_failure
 from batch_assets.store.figures import load_failures
 
-ResultCheck = Callable[[PartitionWork, pl.DataFrame, list[str]], Finding]
+ResultCheck = Callable[[Platform, PartitionWork, Validated], Finding]
 SHOWN = 20
 
 
@@ -59,7 +59,7 @@ def build_results(
         platform: Platform = getattr(context.resources, PLATFORM)
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
-        stamps = follow(task, platform, partitions, checks, gates, selected)
+        stamps = follow(task, platform, partitions, checks, gates, selected, run_id=context.run.run_id)
         yield from emit(context, task, stamps)
 
     return results
@@ -112,10 +112,13 @@ def follow(
     checks: Sequence[ResultCheck],
     gates: Sequence[OutputCheck],
     selected: Set[str] = frozenset(RESULT_ASSETS),
+    *,
+    run_id: str,
 ) -> Iterator[Stamp]:
     """Make the results of finished output partitions; yield each asset's partition as it is made.
 
-    A partition that isn't finished, or that a gate refuses, is passed over; NotReadyError names them at the end.
+    A partition that isn't finished, or that a gate refuses, is passed over; NotReadyError names them at the end. A
+    refusal is counted for the data version that was refused, so that nobody asks for the same again and again.
     """
     refused: list[str] = []
     for partition in partitions:
@@ -125,15 +128,19 @@ def follow(
             refused.append(f"{partition}: llm_outputs is not up to date")
             continue
         report = report_on(platform, work, work.variant.model)
-        failed = [f for f in (gate(platform, work, report) for gate in gates) if not f.passed]
-        if failed:
-            refused.append(f"{partition}: {', '.join(f.name for f in failed)} fails")
-            continue
-        stamps = list(_make(platform, work, report, state.data_version, checks))
-        refused += [
-            f"{partition}: {s.asset}.{f.name} fails" for s in stamps for f in s.findings if s.is_held and not f.passed
-        ]
-        yield from (s for s in stamps if s.asset in selected)
+        failed = [f.name for f in (gate(platform, work, report) for gate in gates) if not f.passed]
+        if not failed:
+            stamps = list(_make(platform, work, report, state.data_version, checks))
+            failed = [f"{s.asset}.{f.name}" for s in stamps for f in s.findings if f.is_blocking and not f.passed]
+            yield from (s for s in stamps if s.asset in selected)
+        with platform.database.write() as connection:
+            if failed:
+                why = f"{', '.join(failed)} fails"
+                refused.append(f"{partition}: {why}")
+                key, version = str(partition), state.data_version
+                count_failure(connection, task.name, Step.RESULTS, key, version, run_id, why)
+            else:
+                clear_failures(connection, task.name, Step.RESULTS, [str(partition)])
     if refused:
         raise NotReadyError("; ".join(refused))
 
@@ -142,21 +149,22 @@ def _make(
     platform: Platform, work: PartitionWork, report: RunReport, version: str, checks: Sequence[ResultCheck]
 ) -> Iterator[Stamp]:
     partition = str(PartitionKey(work.batch, work.variant.key))
-    frame, disagreeing = validated_results.make_frame(platform, work)
-    findings = [check(work, frame, disagreeing) for check in checks]
+    made = validate(platform, work)
+    findings = [check(platform, work, made) for check in checks]
+    report = report.model_copy(update={"labels": made.labels})
     validated = Stamp(
         asset=VALIDATED_RESULTS,
         partition=partition,
         data_version=version,
-        metadata={"rows": frame.height},
+        metadata={"rows": made.frame.height},
         findings=findings,
     )
     if validated.is_held:  # what is there stays: a frame that breaks its contract doesn't take its place
         yield validated
         return
-    path = platform.frames.write(frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
-    yield replace(validated, metadata={"rows": frame.height, "frame": dg.MetadataValue.path(str(path))})
-    sampled = write_qa_samples(platform, work, frame)
+    path = platform.frames.write(made.frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
+    yield replace(validated, metadata={"rows": made.frame.height, "frame": dg.MetadataValue.path(str(path))})
+    sampled = write_qa_samples(platform, work, made.frame)
     write_run_report(platform, work, report, version)
     with platform.database.read() as connection:
         failures = load_failures(connection, work.key, work.batch, SHOWN)
@@ -164,12 +172,10 @@ def _make(
         QUARANTINE: {
             "rows": report.invalid + report.error,
             "reasons": dg.MetadataValue.json(report.error_kinds),
-            "first": dg.MetadataValue.md(
-                "\n".join(f"- `{i}`: {s}/{k}" for i, s, k, _ in failures) if failures else "none"
-            ),
+            "first_failures": tabulate_failures(failures),
         },
         QA_SAMPLES: {"rows": sampled},
-        RUN_REPORTS: {k: v for k, v in report.model_dump().items() if isinstance(v, int | float)},
+        RUN_REPORTS: {**report.numbers(), "labels": dg.MetadataValue.json(report.labels)},
     }
     for asset, metadata in by_asset.items():
         yield Stamp(asset=asset, partition=partition, data_version=version, metadata=metadata)

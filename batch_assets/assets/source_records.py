@@ -22,6 +22,7 @@ from batch_assets.store.batches import (
     load_owned,
     touch_batch,
 )
+from batch_assets.store.failures import Step, clear_failures, count_failure
 
 SourceCheck = Callable[[SourceBatch], Finding]
 
@@ -46,20 +47,30 @@ def build_source_records(
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        yield from emit(context, task, freeze(task, source, platform, batches, checks))
+        yield from emit(context, task, freeze(task, source, platform, batches, checks, context.run.run_id))
 
     return source_records
 
 
 def freeze(
-    task: Task, source: Source, platform: Platform, batches: Iterable[str], checks: Sequence[SourceCheck]
+    task: Task, source: Source, platform: Platform, batches: Iterable[str], checks: Sequence[SourceCheck], run_id: str
 ) -> Iterator[Stamp]:
-    """Read and freeze batches, in the source's order. Raises SourceError, before anything of that batch is kept."""
+    """Read and freeze batches, in the source's order.
+
+    One that can't be read stops no other: SourceError tells of it at the end, and nothing of it is kept.
+    """
     wanted = set(batches)
     offered = [ref for ref in source.list_batches() if ref.batch in wanted]
     absent = wanted - {ref.batch for ref in offered}
+    broken: dict[str, str] = {}
     for ref in offered:
-        read = source.read(ref, used_fields(task))
+        try:
+            read = source.read(ref, used_fields(task))
+        except SourceError as e:
+            broken[ref.batch] = str(e)
+            with platform.database.write() as connection:
+                count_failure(connection, task.name, Step.SOURCES, ref.batch, ref.stamp, run_id, str(e))
+            continue
         findings = [check(read) for check in checks]
         state = _freeze_one(task, platform, ref, read)
         yield Stamp(
@@ -75,8 +86,12 @@ def freeze(
             },
             findings=findings,
         )
+    with platform.database.write() as connection:
+        clear_failures(connection, task.name, Step.SOURCES, wanted - broken.keys())
     if absent:
-        raise SourceError(f"task {task.name}: the source has no batch {', '.join(sorted(absent))}")
+        broken[""] = f"task {task.name}: the source has no batch {', '.join(sorted(absent))}"
+    if broken:
+        raise SourceError("; ".join(broken.values()))
 
 
 def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:

@@ -1,6 +1,7 @@
 """validated_results [batch × variant]: the `ok` rows as a typed frame, each judged again from its stored completion."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -9,11 +10,31 @@ import sqlalchemy as sa
 from batch_assets.core.acceptance import accept
 from batch_assets.core.attempts import Status
 from batch_assets.core.canonical import canonical_json
+from batch_assets.reports.labels import Labels, count_labels, find_label_fields
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.schemas import OUTPUT_PREFIX, answer_columns
 from batch_assets.store.results import load_attempts
 from batch_assets.store.tables import results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """A partition's frame, not yet written, and what its checks look at beside it."""
+
+    frame: pl.DataFrame
+    disagreeing: Sequence[str]
+    """Ids left out of the frame, since their stored answer is not what the row says."""
+    labels: Labels
+    """The frame's labels, by categorical field."""
+
+
+def validate(platform: Platform, work: PartitionWork) -> Validated:
+    """Make the frame of a partition and count its labels; write nothing."""
+    frame, disagreeing = make_frame(platform, work)
+    fields = find_label_fields(work.task.output)
+    columns = {name: frame[OUTPUT_PREFIX + name].to_list() for name in fields}
+    return Validated(frame=frame, disagreeing=disagreeing, labels=count_labels(fields, columns))
 
 
 def make_frame(platform: Platform, work: PartitionWork) -> tuple[pl.DataFrame, list[str]]:

@@ -9,6 +9,7 @@ from batch_assets.assets.events import Stamp, emit
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import variant_partitions
 from batch_assets.planner import VARIANT_SPECS, asset_key, spec_version
+from batch_assets.reports.markdown import as_block, as_code
 from batch_assets.resources import PLATFORM, Platform
 
 
@@ -23,7 +24,7 @@ def build_variant_specs(task: Task) -> dg.AssetsDefinition:
         group_name=task.name,
         owners=list(task.owners),
         kinds={"jinja", "yaml"},
-        description="One partition per prompt version and model: the prompt, the model's entry and their hashes.",
+        description="One row per variant (prompt version × model): the prompt, the model's entry and their hashes.",
         required_resource_keys={PLATFORM},
     )
     def variant_specs(context: dg.AssetExecutionContext) -> Iterator[Any]:
@@ -45,7 +46,7 @@ def specify(task: Task, platform: Platform, variants: Iterable[str]) -> Iterator
             partition=key,
             data_version=spec_version(spec),
             metadata={
-                "prompt": dg.MetadataValue.md(f"**{prompt.head.description}**\n\n```\n{prompt.body}\n```"),
+                "prompt": dg.MetadataValue.md(f"{as_code(prompt.head.description)}\n\n{as_block(prompt.body)}"),
                 "system": dg.MetadataValue.text(prompt.head.system or ""),
                 "examples": len(prompt.head.examples),
                 "fields": ", ".join(prompt.fields),

@@ -8,6 +8,7 @@ import polars as pl
 from pandera.errors import SchemaErrors
 
 from batch_assets.assets.events import Finding
+from batch_assets.reports.markdown import as_code
 
 CONTRACT = "contract"
 SHOWN = 5
@@ -19,7 +20,7 @@ def check_contract(frame: pl.DataFrame, schema: pa.DataFrameSchema) -> Finding:
         schema.validate(frame, lazy=True)
     except SchemaErrors as e:
         found = cast("pl.DataFrame", e.failure_cases).to_dicts()
-        cases = [f"{f['column']}: {f['check']}: {f['failure_case']}" for f in found]
+        cases = [as_code(f"{f['column']}: {f['check']}: {f['failure_case']}") for f in found]
         return Finding(
             name=CONTRACT,
             passed=False,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from batch_assets.assets.events import Finding
 from batch_assets.assets.llm_outputs import OutputCheck
 from batch_assets.checks.specs import build_spec
-from batch_assets.core.tasks import Task
+from batch_assets.core.tasks import Task, Thresholds
 from batch_assets.planner import LLM_OUTPUTS
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import Platform
@@ -25,15 +25,24 @@ def build_checks(task: Task) -> tuple[Sequence[dg.AssetCheckSpec], Sequence[Outp
     """Return the checks of a task's llm_outputs: specs and what they do."""
     limits = task.thresholds
     words = "Each source id has a row and each row a source id (anti-join both ways)."
+    errors = f"At most {limits.max_error_share:.1%} of the records are errors"
+    invalid = f"At most {limits.max_invalid_share:.1%} of the answers are invalid"
+    floor = f", from {limits.min_records} records on" + (
+        "; else results are held back." if limits.hold_results else "."
+    )
     specs = [
         build_spec(task, LLM_OUTPUTS, ACCOUNTED, words, is_blocking=True),
         build_spec(task, LLM_OUTPUTS, KEYS_UNIQUE, "No record has two rows.", is_blocking=True),
-        build_spec(task, LLM_OUTPUTS, ERROR_SHARE, f"At most {limits.max_error_share:.1%} of the records are errors."),
-        build_spec(
-            task, LLM_OUTPUTS, INVALID_SHARE, f"At most {limits.max_invalid_share:.1%} of the answers are invalid."
-        ),
+        build_spec(task, LLM_OUTPUTS, ERROR_SHARE, errors + floor, is_blocking=limits.hold_results),
+        build_spec(task, LLM_OUTPUTS, INVALID_SHARE, invalid + floor, is_blocking=limits.hold_results),
     ]
     return specs, [check_accounted, check_keys, check_error_share, check_invalid_share]
+
+
+def build_gates(task: Task) -> Sequence[OutputCheck]:
+    """Return the checks that keep a partition's results from going downstream: the blocking ones of its specs."""
+    shares = [check_error_share, check_invalid_share] if task.thresholds.hold_results else []
+    return [check_accounted, check_keys, *shares]
 
 
 def check_accounted(_platform: Platform, work: PartitionWork, _report: RunReport) -> Finding:
@@ -77,25 +86,26 @@ def check_keys(platform: Platform, work: PartitionWork, _report: RunReport) -> F
 def check_error_share(_platform: Platform, work: PartitionWork, report: RunReport) -> Finding:
     """Hold the share of errors to the task's limit."""
     limits = work.task.thresholds
-    return _check_share(ERROR_SHARE, report.error_share, report.total, limits.max_error_share, limits.min_records)
+    return _check_share(ERROR_SHARE, report.error_share, report.total, limits.max_error_share, limits)
 
 
 def check_invalid_share(_platform: Platform, work: PartitionWork, report: RunReport) -> Finding:
     """Hold the share of invalid answers to the task's limit."""
     limits = work.task.thresholds
-    return _check_share(INVALID_SHARE, report.invalid_share, report.total, limits.max_invalid_share, limits.min_records)
+    return _check_share(INVALID_SHARE, report.invalid_share, report.total, limits.max_invalid_share, limits)
 
 
-def _check_share(name: str, share: float, records: int, limit: float, min_records: int) -> Finding:
-    is_too_small = records < min_records
+def _check_share(name: str, share: float, records: int, limit: float, limits: Thresholds) -> Finding:
+    is_too_small = records < limits.min_records
     return Finding(
         name=name,
         passed=is_too_small or share <= limit,
+        is_blocking=limits.hold_results,
         metadata={
             "share": share,
             "limit": limit,
             "records": records,
-            "note": f"fewer than {min_records} records raise no alarm" if is_too_small else "",
+            "note": f"fewer than {limits.min_records} records raise no alarm" if is_too_small else "",
         },
     )
 

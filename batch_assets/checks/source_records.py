@@ -10,6 +10,7 @@ from batch_assets.checks.contracts import CONTRACT, check_contract
 from batch_assets.checks.specs import build_spec
 from batch_assets.core.tasks import Task
 from batch_assets.planner import SOURCE_RECORDS, used_fields
+from batch_assets.reports.markdown import as_code
 from batch_assets.schemas import source_records_schema
 from batch_assets.sources.base import SourceBatch
 
@@ -36,7 +37,7 @@ def check_lines(read: SourceBatch) -> Finding:
         metadata={
             "malformed_lines": len(read.malformed),
             "first": dg.MetadataValue.md(
-                "\n".join(f"- line {n}: {why}" for n, why in read.malformed[:SHOWN]) or "none"
+                "\n".join(f"- line {n}: {as_code(why)}" for n, why in read.malformed[:SHOWN]) or "none"
             ),
         },
     )

@@ -9,12 +9,12 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterInstance
 
-from batch_assets.assets.llm_outputs import POOL
-from batch_assets.components.launch_jobs import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name, op_name
 from batch_assets.components.project import Project
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, NotReadyError, find_cause
+from batch_assets.core.errors import BatchAssetsError, find_cause
+from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
+from batch_assets.launches import LAUNCHED_BY_TAG, OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name, op_config, op_name
 from batch_assets.partitions import PartitionKey, sync_partitions
 from batch_assets.planner import Need, Plan, Selection, make_plan
 from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_holders, process_tags
@@ -24,6 +24,8 @@ from batch_assets.store.batches import touch_batch
 
 Say = Callable[[str], None]
 POOL_POLL_S = 2.0
+NEVER_RETRIED = {"dagster/max_retries": "0"}
+"""Whoever called the command calls it again: the daemon has no part in its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +84,9 @@ class Launcher:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
         summary.passed_over = [n for n in plan.needs if n.leased_by]
         needs = [n for n in plan.needs if not n.leased_by]
-        for model in task.models:
-            self._ask(
-                task, [n for n in needs if task.variants[n.partition.variant].model.model_id == model], retry, summary
-            )
+        for model in task.models.values():
+            mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
+            self._ask(task, model, mine, retry, summary)
         self._follow(task, source, selection, plan, needs, summary)
         summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
         summary.partitions_done = len(plan.done)
@@ -98,32 +99,34 @@ class Launcher:
                 touch_batch(connection, plan.task.name, ref.batch, ref.stamp)
         if plan.unfrozen or plan.unspecified:
             self._say(f"freezing {len(plan.unfrozen)} batches, describing {len(plan.unspecified)} variants")
-            batches = [ref.batch for ref in plan.unfrozen]
-            self._execute(plan.task, SOURCES_JOB, {"batches": batches, "variants": list(plan.unspecified)}, summary)
+            config = {"batches": [ref.batch for ref in plan.unfrozen], "variants": list(plan.unspecified)}
+            self._execute(job_name(plan.task.name, SOURCES_JOB), config, summary)
 
-    def _ask(self, task: Task, needs: Sequence[Need], retry: RetryMode, summary: RunSummary) -> None:
+    def _ask(
+        self, task: Task, model: ModelEntry, needs: Sequence[Need], retry: RetryMode, summary: RunSummary
+    ) -> None:
         if not needs:
             return
         total = sum(n.to_ask + n.rejudged for n in needs)
         self._say(f"{len(needs)} partitions, {total} records to do")
         partitions = [str(n.partition) for n in needs]
-        self._wait_for_pool()
+        self._wait_for_pool(model.pool)
         self._tally = Tally()
         try:
             config = {"partitions": partitions, "retry": retry.value, "total": total}
-            self._execute(task, OUTPUTS_JOB, config, summary)
+            self._execute(job_name(task.name, OUTPUTS_JOB, model.model_id), config, summary)
         finally:
             summary.tally.add(self._tally)
             summary.requests_sent = summary.tally.sent
 
-    def _wait_for_pool(self) -> None:
+    def _wait_for_pool(self, pool: str) -> None:
         """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""
         said: set[str] = set()
-        while holders := find_pool_holders(self._instance, POOL):
+        while holders := find_pool_holders(self._instance, pool):
             for run_id in end_dead_runs(self._instance, self._platform.database):
-                self._say(f"run {run_id} was killed; its slot in pool {POOL} is free again")
+                self._say(f"run {run_id} was killed; its slot in pool {pool} is free again")
             for run_id in holders - said:
-                self._say(f"waiting for run {run_id}, which holds the pool {POOL}")
+                self._say(f"waiting for run {run_id}, which holds the pool {pool}")
             said |= holders
             time.sleep(POOL_POLL_S)
 
@@ -136,21 +139,20 @@ class Launcher:
         partitions = sorted({*plan.outdated, *finished})
         if partitions:
             self._say(f"making the results of {len(partitions)} partitions")
-            try:
-                self._execute(task, RESULTS_JOB, {"partitions": [str(p) for p in partitions]}, summary)
-            except NotReadyError as e:
-                summary.held_back = str(e)
+            job = job_name(task.name, RESULTS_JOB)
+            result = self._execute(job, {"partitions": [str(p) for p in partitions]}, summary)
+            summary.held_back = result.output_for_node(op_name(job))
 
-    def _execute(self, task: Task, job: str, config: Mapping[str, Any], summary: RunSummary) -> None:
-        definition = self._project.definitions.resolve_job_def(job_name(task.name, job))
+    def _execute(self, job: str, config: Mapping[str, Any], summary: RunSummary) -> dg.ExecuteInProcessResult:
+        definition = self._project.definitions.resolve_job_def(job)
         run_id = str(uuid.uuid4())
         try:
             result = definition.execute_in_process(
-                run_config={"ops": {op_name(task.name, job): {"config": dict(config)}}},
+                run_config=op_config(job, config),
                 instance=self._instance,
                 resources={PLATFORM: self._platform},
                 run_id=run_id,
-                tags={**process_tags(run_id), "batch_assets/launched_by": "command line"},
+                tags={**process_tags(run_id), LAUNCHED_BY_TAG: "command line", **NEVER_RETRIED},
             )
         except Exception as e:
             raise find_cause(e) or e from e
@@ -158,6 +160,7 @@ class Launcher:
         summary.failed_checks += [_read_check(e) for e in result.all_events if _is_failed_check(e)]
         if not result.success:
             raise BatchAssetsError(f"run {result.run_id} failed; the web UI shows why")
+        return result
 
 
 def _is_failed_check(event: dg.DagsterEvent) -> bool:

@@ -13,6 +13,10 @@ import click
 from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
 
+from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
+from batch_assets.cli.export import Exporter, print_export
+from batch_assets.cli.export import summary_document as export_document
+from batch_assets.cli.export_output import STDOUT, Format, choose_format, choose_output
 from batch_assets.cli.launch import Launcher
 from batch_assets.cli.session import Session, open_session
 from batch_assets.cli.show import (
@@ -27,7 +31,7 @@ from batch_assets.cli.show import (
 from batch_assets.cli.terminal import ProgressView, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, ConfigError, SourceError
+from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Selection, make_plan
@@ -157,15 +161,79 @@ def show(task: str, item_id: str, as_json: bool) -> None:
 
 
 @cli.command()
+@click.argument("task")
+@_batch
+@_variant
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([f.value for f in Format]),
+    help="Default: by the ending of --output, else parquet. In CSV, text that a spreadsheet would run gets a ' before.",
+)
+@click.option("--output", help="The file (default: TASK[--VARIANT].FORMAT here); - is stdout, for csv and jsonl.")
+@click.option("--strict", is_flag=True, help="Write nothing, and exit with 1, if anything is missing or out of date.")
+@_json
+@click.pass_context
+def export(
+    ctx: click.Context,
+    task: str,
+    batch: str | None,
+    variant: str | None,
+    form: str | None,
+    output: str | None,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Write the validated results of TASK to one file, which is there as a whole or not at all."""
+    chosen = choose_format(form, output)
+    if as_json and output == STDOUT:
+        raise click.UsageError("--json and --output - would both write to stdout")
+    with open_session() as session:
+        bound = session.find_task(task)
+        selection = _select(session, *bound, batch, variant)
+        exporter = Exporter(*bound, session.platform, session.instance)
+        try:
+            done = exporter.export(
+                selection, chosen, choose_output(output, task, batch, variant, chosen), strict=strict
+            )
+        except NotReadyError as e:
+            click.echo(f"not exported: {e}", err=True)
+            ctx.exit(FAILING_CHECKS)
+    if as_json:
+        print_json(export_document(task, chosen, done))
+    else:
+        print_export(task, done)
+
+
+@cli.command()
+@_json
+@click.pass_context
+def doctor(ctx: click.Context, as_json: bool) -> None:
+    """Show what is installed, which engine, store and instance would be used, what is wrong and what mends it.
+
+    Changes nothing, makes nothing. Exits with 1 if anything is wrong.
+    """
+    found = examine()
+    if as_json:
+        print_json(findings_document(found))
+    else:
+        print_findings(Console(), found)
+    ctx.exit(DONE if is_well(found) else FAILING_CHECKS)
+
+
+@cli.command()
 @click.option("--port", default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1.")
 def up(port: int) -> None:
-    """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both."""
+    """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both.
+
+    One that dies is started again, five times in ten minutes at most.
+    """
     with open_session() as session:
         for bound in session.project.tasks.values():
             sync_partitions(*bound, session.instance)
         end_dead_runs(session.instance, session.platform.database)
-        home = session.settings.dagster_home
-    sys.exit(serve(home, port))
+        settings = session.settings
+    sys.exit(serve(settings, port))
 
 
 def main() -> None:
@@ -203,7 +271,7 @@ def _select(session: Session, task: Task, source: Source, batch: str | None, var
         )
         if batch not in known:
             raise ConfigError(f"task {task.name} has no batch {batch!r}; it has {', '.join(sorted(known)) or 'none'}")
-    return Selection(batch=batch, variant=variant)
+    return Selection.of(batch=batch, variant=variant)
 
 
 def _make_hints(task: str, bound: Task) -> list[str]:

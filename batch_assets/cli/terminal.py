@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from batch_assets.runner.progress import Pace, tell_duration, tell_progress
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
-ENOUGH_ANSWERS = 8
 
 
 @contextmanager
@@ -56,7 +56,7 @@ class ProgressView:
             redirect_stderr=False,
         )
         self._row = self._bar.add_task("reading what is there", total=None, figures="")
-        self._first: tuple[float, int] | None = None
+        self._pace = Pace()
         self._printed_at = 0.0
 
     def __enter__(self) -> "ProgressView":
@@ -73,32 +73,29 @@ class ProgressView:
 
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
-        at = time.monotonic()
-        counts = f"{progress.done}/{progress.total}"
-        if progress.is_starting:
-            self._first = None
-            self._update(progress, "starting the engine", counts)
+        self._pace.note(progress)
+        left_s = self._pace.left_s(progress)
+        if not self._console.is_terminal:
+            if time.monotonic() - self._printed_at > PLAIN_EVERY_S or progress.done == progress.total:
+                self._printed_at = time.monotonic()
+                self.say(tell_progress(progress, left_s))
             return
-        t = progress.tally
-        answered = t.ok + t.invalid
-        if self._first is None:
-            self._first = (at, answered)
-        pace = _pace(at - self._first[0], answered - self._first[1], progress.total - progress.done)
-        self._update(progress, "asking", f"{counts}  {pace}  {t.invalid} invalid  {t.error} errors")
-
-    def _update(self, progress: Progress, words: str, figures: str) -> None:
-        if self._console.is_terminal:
-            self._bar.update(
-                self._row, description=words, completed=progress.done, total=progress.total, figures=figures
-            )
-        elif time.monotonic() - self._printed_at > PLAIN_EVERY_S or progress.done == progress.total:
-            self._printed_at = time.monotonic()
-            self.say(f"{words}: {figures}")
+        words = "starting the engine" if progress.is_starting else "asking"
+        self._bar.update(
+            self._row,
+            description=words,
+            completed=progress.done,
+            total=progress.total,
+            figures=_tell_figures(progress, self._pace.per_s, left_s),
+        )
 
 
-def _pace(seconds: float, done: int, left: int) -> str:
-    """Return records/s and the time left, once there are enough answers to tell."""
-    if done < ENOUGH_ANSWERS or seconds <= 0:
-        return "-/s"
-    left_s = round(left * seconds / done)
-    return f"{done / seconds:.1f}/s" + (f"  {left_s // 60}:{left_s % 60:02d} left" if left else "")
+def _tell_figures(progress: Progress, per_s: float | None, left_s: float | None) -> str:
+    """Return what stands beside the bar."""
+    counts = f"{progress.done}/{progress.total}"
+    if progress.is_starting:
+        return counts
+    rate = "-/s" if per_s is None else f"{per_s:.1f}/s"
+    left = "" if left_s is None else f"  {tell_duration(left_s)} left"
+    t = progress.tally
+    return f"{counts}  {rate}{left}  {t.invalid} invalid  {t.error} errors"

@@ -9,16 +9,17 @@ from typing import Any
 import dagster as dg
 
 from batch_assets.assets.events import Stamp, to_events
-from batch_assets.assets.llm_outputs import POOL, OutputCheck, parse_retry, produce
+from batch_assets.assets.llm_outputs import OutputCheck, parse_retry, produce
 from batch_assets.assets.results import ResultCheck, follow
 from batch_assets.assets.source_records import SourceCheck, freeze
 from batch_assets.assets.variant_specs import specify
+from batch_assets.core.errors import NotReadyError
+from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
+from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, check_job_names, job_name, op_name
 from batch_assets.partitions import parse_partition_key
-from batch_assets.resources import PLATFORM, Platform, process_tags
+from batch_assets.resources import PLATFORM, Platform
 from batch_assets.sources.base import Source
-
-SOURCES_JOB, OUTPUTS_JOB, RESULTS_JOB = "sources", "outputs", "results"
 
 
 class SourcesConfig(dg.Config):
@@ -29,9 +30,9 @@ class SourcesConfig(dg.Config):
 
 
 class OutputsJobConfig(dg.Config):
-    """Output partitions, `<batch>|<variant>`, of one model if one engine start is to do; `retry` as on the asset.
+    """Output partitions of one model, `<batch>|<variant>`; `retry` as on the asset.
 
-    `total` is the number of records to do, for progress.
+    `total` is the number of records to do, for progress; 0: as many as the batches have.
     """
 
     partitions: list[str]
@@ -45,16 +46,6 @@ class ResultsConfig(dg.Config):
     partitions: list[str]
 
 
-def job_name(task: str, job: str) -> str:
-    """Return the name of a task's job."""
-    return f"{task}__launch_{job}"
-
-
-def op_name(task: str, job: str) -> str:
-    """Return the name of a job's only op, under which its config goes."""
-    return f"{job_name(task, job)}_op"
-
-
 def build_launch_jobs(
     task: Task,
     source: Source,
@@ -64,53 +55,72 @@ def build_launch_jobs(
     result_checks: Sequence[ResultCheck],
     gates: Sequence[OutputCheck],
 ) -> list[dg.JobDefinition]:
-    """Build a task's three jobs."""
+    """Build a task's jobs: sources, results, and outputs for each of its models."""
+    check_job_names(task)
 
-    @dg.op(name=op_name(task.name, SOURCES_JOB), required_resource_keys={PLATFORM})
+    @dg.op(name=op_name(job_name(task.name, SOURCES_JOB)), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def sources_op(context: dg.OpExecutionContext, config: SourcesConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        yield from _report(task, context, specify(task, platform, config.variants))
-        yield from _report(task, context, freeze(task, source, platform, config.batches, source_checks))
+        yield from report(task, context, specify(task, platform, config.variants))
+        stamps = freeze(task, source, platform, config.batches, source_checks, context.run.run_id)
+        yield from report(task, context, stamps)
         yield dg.Output(None)
 
-    tags = {k: v for model in task.models.values() for k, v in model.op_tags.items()}
-
-    @dg.op(name=op_name(task.name, OUTPUTS_JOB), required_resource_keys={PLATFORM}, pool=POOL, tags=tags)
-    def outputs_op(context: dg.OpExecutionContext, config: OutputsJobConfig) -> Iterator[Any]:
-        platform: Platform = getattr(context.resources, PLATFORM)
-        context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
-        partitions = [parse_partition_key(p) for p in config.partitions]
-        stamps = produce(
-            task, platform, partitions, output_checks,
-            run_id=context.run.run_id, retry=parse_retry(config.retry), total=config.total, log=context.log.info,
-        )  # fmt: skip
-        yield from _report(task, context, stamps)
-        yield dg.Output(None)
-
-    @dg.op(name=op_name(task.name, RESULTS_JOB), required_resource_keys={PLATFORM})
+    @dg.op(name=op_name(job_name(task.name, RESULTS_JOB)), out=dg.Out(str), required_resource_keys={PLATFORM})
     def results_op(context: dg.OpExecutionContext, config: ResultsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         partitions = [parse_partition_key(p) for p in config.partitions]
-        yield from _report(task, context, follow(task, platform, partitions, result_checks, gates))
+        held_back = ""
+        try:
+            stamps = follow(task, platform, partitions, result_checks, gates, run_id=context.run.run_id)
+            yield from report(task, context, stamps)
+        except NotReadyError as e:  # a gate that holds is doing its work, and its check tells of it
+            held_back = str(e)
+            context.log.warning(f"held back: {held_back}")
+        yield dg.Output(held_back)
+
+    freezes = "Freezes batches and describes variants."
+    follows = "Makes the results of the listed output partitions, but for those that a gate holds back."
+    return [
+        _build_job(job_name(task.name, SOURCES_JOB), sources_op, freezes),
+        _build_job(job_name(task.name, RESULTS_JOB), results_op, follows),
+        *(_build_outputs_job(task, model, output_checks) for model in task.models.values()),
+    ]
+
+
+def _build_outputs_job(task: Task, model: ModelEntry, checks: Sequence[OutputCheck]) -> dg.JobDefinition:
+    name = job_name(task.name, OUTPUTS_JOB, model.model_id)
+
+    @dg.op(
+        name=op_name(name),
+        out=dg.Out(dg.Nothing),
+        required_resource_keys={PLATFORM},
+        pool=model.pool,
+        tags=model.op_tags,
+    )
+    def outputs_op(context: dg.OpExecutionContext, config: OutputsJobConfig) -> Iterator[Any]:
+        platform: Platform = getattr(context.resources, PLATFORM)
+        partitions = [parse_partition_key(p) for p in config.partitions]
+        stamps = produce(
+            task, platform, partitions, checks,
+            run_id=context.run.run_id, retry=parse_retry(config.retry), total=config.total, log=context.log.info,
+        )  # fmt: skip
+        yield from report(task, context, stamps)
         yield dg.Output(None)
 
-    words = {
-        SOURCES_JOB: "Freezes batches and describes variants.",
-        OUTPUTS_JOB: "Brings the listed output partitions up to date, with one engine start per model.",
-        RESULTS_JOB: "Makes the results of the listed output partitions.",
-    }
-    ops = {SOURCES_JOB: sources_op, OUTPUTS_JOB: outputs_op, RESULTS_JOB: results_op}
-    return [_build_job(task, name, op, words[name]) for name, op in ops.items()]
+    words = f"Brings the listed output partitions of {model.model_id} up to date, with one engine start."
+    return _build_job(name, outputs_op, words)
 
 
-def _build_job(task: Task, name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
-    @dg.job(name=job_name(task.name, name), description=description, executor_def=dg.in_process_executor)
+def _build_job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:
+    @dg.job(name=name, description=description, executor_def=dg.in_process_executor)
     def launched() -> None:
         op()
 
     return launched
 
 
-def _report(task: Task, context: dg.OpExecutionContext, stamps: Iterable[Stamp]) -> Iterator[Any]:
+def report(task: Task, context: dg.OpExecutionContext, stamps: Iterable[Stamp]) -> Iterator[Any]:
+    """Yield the events of stamps from a job that is not of one partition."""
     for stamp in stamps:
         yield from to_events(task, stamp, context.run.tags)

@@ -16,7 +16,9 @@ from batch_assets.checks import llm_outputs as output_checks
 from batch_assets.checks import source_records as source_checks
 from batch_assets.checks import validated_results as result_checks
 from batch_assets.components.launch_jobs import build_launch_jobs
+from batch_assets.components.plan_job import Plannable
 from batch_assets.components.yaml_fields import (
+    NightlyField,
     RetryField,
     ThresholdsField,
     resolve_output,
@@ -28,25 +30,30 @@ from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.models import load_models
 from batch_assets.core.names import check_task_name
 from batch_assets.core.prompts import check_fields, load_prompts
-from batch_assets.core.tasks import Rule, Task, Thresholds
+from batch_assets.core.tasks import Nightly, Rule, Task, Thresholds
 from batch_assets.engines.factory import check_entry
+from batch_assets.resources import bind_source
+from batch_assets.schedules.nightly import build_nightly_schedule
+from batch_assets.sensors.microbatches import build_microbatch_sensor
+from batch_assets.sensors.planner import build_planner_sensors
 from batch_assets.sensors.sync import build_sync_sensor
-from batch_assets.sources.base import Source
+from batch_assets.sources.base import Source, StreamSource
+from batch_assets.sources.stream import Microbatched
 
 
 @dataclass(kw_only=True)
 class LlmTask(dg.Component, dg.Resolvable):
     """One task: what is asked of each record of a source, of which models, and what an answer must be.
 
-    In YAML (`defs.yaml`, `type: batch_assets.components.llm_task.LlmTask`) `source` is {files, key, delimiter}, and
-    `output` and `rules` are dotted names.
+    In YAML (`defs.yaml`, `type: batch_assets.components.llm_task.LlmTask`) `source` is {files, key, delimiter} or
+    {table, url_env, key, cursor, …} as SqlSource has it, and `output` and `rules` are dotted names.
 
     `prompts` is a folder of prompt files and `models` names entries of models.yaml; both are taken from the task's
     folder and the one above it. Everything wrong with them is a ConfigError when the definitions load.
     """
 
     name: str
-    source: Annotated[Source, dg.Resolver(resolve_source, model_field_type=dict[str, Any])]
+    source: Annotated[Source | StreamSource, dg.Resolver(resolve_source, model_field_type=dict[str, Any])]
     output: Annotated[type[BaseModel], dg.Resolver(resolve_output, model_field_type=str)]
     models: Sequence[str]
     prompts: str = "prompts"
@@ -55,18 +62,19 @@ class LlmTask(dg.Component, dg.Resolvable):
     required_fields: Sequence[str] = ()
     thresholds: ThresholdsField = Thresholds()
     retry: RetryField = RetryPolicy()
+    nightly: NightlyField = Nightly()
     qa_sample_size: int = 50
     description: str = ""
     owners: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        self.built: tuple[Task, Source] | None = None
-        """What `build_defs` made of it, for the command line."""
+        self.built: Plannable | None = None
+        """What `build_defs` made of it, for the planner's job and the command line."""
 
     def build_task(self, folder: Path) -> tuple[Task, Source]:
         """Read the task's files, as they are in `folder`."""
         check_task_name(self.name)
-        source = self.source.bind(folder)
+        source = bind_source(self.name, self.source.bind(folder))
         prompts = load_prompts(folder / self.prompts, self.output)
         try:
             columns = source.columns()
@@ -92,6 +100,7 @@ class LlmTask(dg.Component, dg.Resolvable):
             required_fields=tuple(self.required_fields),
             thresholds=self.thresholds,
             retry=self.retry,
+            nightly=self.nightly,
             qa_sample_size=self.qa_sample_size,
             description=self.description,
             owners=tuple(self.owners),
@@ -102,11 +111,12 @@ class LlmTask(dg.Component, dg.Resolvable):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build everything of the task."""
         folder = context.path if context.path.is_dir() else context.path.parent
-        task, source = self.built = self.build_task(folder)
+        task, source = self.build_task(folder)
         source_specs, on_source = source_checks.build_checks(task)
+        self.built = Plannable(task=task, source=source, source_checks=on_source)
         output_specs, on_outputs = output_checks.build_checks(task)
         result_specs, on_results = result_checks.build_checks(task)
-        gates = [output_checks.check_accounted, output_checks.check_keys]
+        gates = output_checks.build_gates(task)
         return dg.Definitions(
             assets=[
                 build_source_records(task, source, source_specs, on_source),
@@ -122,5 +132,10 @@ class LlmTask(dg.Component, dg.Resolvable):
                 result_checks=on_results,
                 gates=gates,
             ),
-            sensors=[build_sync_sensor(task, source)],
+            sensors=[
+                build_sync_sensor(task, source),
+                *build_planner_sensors(task, source),
+                *([build_microbatch_sensor(task, source.stream)] if isinstance(source, Microbatched) else []),
+            ],
+            schedules=[build_nightly_schedule(task)],
         )

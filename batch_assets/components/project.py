@@ -8,9 +8,11 @@ from pathlib import Path
 import dagster as dg
 
 from batch_assets.components.llm_task import LlmTask
+from batch_assets.components.plan_job import build_plan_job
 from batch_assets.core.errors import ConfigError, find_cause
 from batch_assets.core.tasks import Task
 from batch_assets.resources import PLATFORM, build_platform_resource
+from batch_assets.sensors.alerts import build_alerts_sensor
 from batch_assets.settings import Settings
 from batch_assets.sources.base import Source
 
@@ -30,15 +32,20 @@ def load_project(settings: Settings) -> Project:
         definitions = tree.build_defs()
     except Exception as e:
         raise find_cause(e) or e from e
-    definitions = dg.Definitions.merge(
-        definitions,
-        dg.Definitions(resources={PLATFORM: build_platform_resource()}, executor=dg.in_process_executor),
-    )
     built = [c.built for c in tree.get_all_components(of_type=LlmTask) if c.built is not None]
-    tasks = {task.name: (task, source) for task, source in built}
+    tasks = {b.task.name: b for b in built}
     if len(tasks) != len(built):
         raise ConfigError("two task folders have the same task name")
-    return Project(definitions=definitions, tasks=tasks)
+    definitions = dg.Definitions.merge(
+        definitions,
+        dg.Definitions(
+            jobs=[build_plan_job(tasks, lambda name: definitions.resolve_job_def(name))],
+            resources={PLATFORM: build_platform_resource()},
+            executor=dg.in_process_executor,
+            sensors=[build_alerts_sensor(settings)],
+        ),
+    )
+    return Project(definitions=definitions, tasks={name: (b.task, b.source) for name, b in tasks.items()})
 
 
 def _load_tree(folder: Path) -> dg.ComponentTree:

@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batch_assets.core.attempts import RetryPolicy
 from batch_assets.core.errors import ConfigError, tell_problems
-from batch_assets.core.tasks import Rule, Thresholds
-from batch_assets.sources.base import Source
+from batch_assets.core.tasks import Nightly, Rule, Thresholds
+from batch_assets.sources.base import Source, StreamSource
 from batch_assets.sources.files import FileSource
+from batch_assets.sources.sql import SqlSource
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -24,12 +25,31 @@ class FilesField(BaseModel):
     files: str
     key: str = "item_id"
     delimiter: str | None = None
+    settle_s: float = 10.0
 
 
-def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Source:
-    """Read `{files: tickets/*.csv, key: item_id}`."""
+class TableField(BaseModel):
+    """`source:` of a SQL table or view."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    cursor: str
+    url_env: str = ""
+    url: str = ""
+    key: str = "item_id"
+    fields: tuple[str, ...] | None = None
+    max_records: int = 1000
+    max_age_s: float = 300.0
+    lookback: float = 0.0
+
+
+def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Source | StreamSource:
+    """Read `{files: tickets/*.csv, key: item_id}`, or `{table: tickets, url_env: DB_URL, cursor: updated_at}`."""
+    if "table" in value:
+        return SqlSource(**_validate(TableField, value, "source").model_dump())
     found = _validate(FilesField, value, "source")
-    return FileSource(found.files, key=found.key, delimiter=found.delimiter)
+    return FileSource(found.files, key=found.key, delimiter=found.delimiter, settle_s=found.settle_s)
 
 
 def resolve_output(_context: dg.ResolutionContext, value: str) -> type[BaseModel]:
@@ -59,6 +79,11 @@ def resolve_retry(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> R
     return _validate(RetryPolicy, value, "retry")
 
 
+def resolve_nightly(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Nightly:
+    """Read `{at: "02:00", timezone: Europe/Berlin}`."""
+    return _validate(Nightly, value, "nightly")
+
+
 def _import_name(name: str, field: str) -> object:
     module, _, attribute = name.rpartition(".")
     try:
@@ -78,7 +103,9 @@ def _validate(model: type[M], value: Mapping[str, Any], field: str) -> M:
 if TYPE_CHECKING:
     ThresholdsField = Thresholds
     RetryField = RetryPolicy
+    NightlyField = Nightly
 else:
     # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even where a resolver is given for it.
     ThresholdsField = Annotated[Any, dg.Resolver(resolve_thresholds, model_field_type=dict[str, Any])]
     RetryField = Annotated[Any, dg.Resolver(resolve_retry, model_field_type=dict[str, Any])]
+    NightlyField = Annotated[Any, dg.Resolver(resolve_nightly, model_field_type=dict[str, Any])]

@@ -39,6 +39,10 @@ class EngineDead(BatchAssetsError):
         self.took_requests_down = took_requests_down
 
 
+class TooManyErrors(BatchAssetsError):
+    """A variant's errors passed their limit during a run: it stopped, what is unanswered stays pending."""
+
+
 class PartitionLeased(BatchAssetsError):
     """Another live run works on the partition."""
 

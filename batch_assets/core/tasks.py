@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
+from zoneinfo import available_timezones
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from batch_assets.core.attempts import RetryPolicy
 from batch_assets.core.code_identity import read_code
@@ -27,7 +28,29 @@ class Thresholds(BaseModel):
 
     max_error_share: Share = 0.02
     max_invalid_share: Share = 0.05
+    max_label_shift: Share = 0.25
+    """How far a batch's labels may lie from those of the batches before it; beyond it a check warns."""
     min_records: Annotated[int, Field(ge=1)] = 50
+    hold_results: bool = True
+    """Whether a partition above a limit of errors or invalid answers keeps its results from going downstream."""
+    stop_early: bool = True
+    """Whether a run stops as soon as its errors are surely above their limit, and leaves the rest pending."""
+
+
+class Nightly(BaseModel):
+    """When the nightly schedule runs: `at` o'clock (HH:MM) in a time zone (IANA's name)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: Annotated[str, Field(pattern=r"^([01][0-9]|2[0-3]):[0-5][0-9]$")] = "02:00"
+    timezone: str = "UTC"
+
+    @field_validator("timezone")
+    @classmethod
+    def _know_zone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError(f"no time zone {value!r}; one is Europe/Berlin")
+        return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +83,7 @@ class Task:
     required_fields: tuple[str, ...] = ()
     thresholds: Thresholds = Thresholds()
     retry: RetryPolicy = RetryPolicy()
+    nightly: Nightly = Nightly()
     qa_sample_size: int = 50
     description: str = ""
     owners: tuple[str, ...] = field(default=())

@@ -13,6 +13,11 @@ class Engine(Protocol):
     A cancelled `complete()` cancels the request in the engine as well.
     """
 
+    @property
+    def is_restartable(self) -> bool:
+        """Whether open() after close() mends a death that took requests down, and at once: true of `apart` alone."""
+        ...
+
     async def open(self) -> None:
         """Start; return when requests are welcome. Raises EngineDead or ConfigError."""
         ...

@@ -6,8 +6,10 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.engines.base import Engine
 from batch_assets.engines.fake import build_fake
 from batch_assets.engines.openai_engine import OpenAIEngine
+from batch_assets.engines.vllm_apart import ApartVllm
 from batch_assets.engines.vllm_args import check_engine_args
-from batch_assets.engines.vllm_engine import VllmEngine
+from batch_assets.engines.vllm_engine import find_mode
+from batch_assets.engines.vllm_inline import InlineVllm
 
 
 def build_engine(entry: ModelEntry, cache_dir: Path) -> Engine:
@@ -15,7 +17,8 @@ def build_engine(entry: ModelEntry, cache_dir: Path) -> Engine:
     match entry.engine:
         case "vllm":
             check_engine_args(entry)
-            return VllmEngine(entry, cache_dir)
+            chosen = ApartVllm if find_mode(entry) == "apart" else InlineVllm
+            return chosen(entry, cache_dir)
         case "openai":
             return OpenAIEngine(entry)
         case "fake":

@@ -35,6 +35,8 @@ class FakeEngine:
     A token is four characters; an answer of more than `max_tokens` is cut off.
     """
 
+    is_restartable = False
+
     def __init__(self, args: FakeArgs) -> None:
         self._args = args
         self._is_open = False

@@ -25,6 +25,8 @@ _LONGEST_WAIT_S = 3600.0
 class OpenAIEngine:
     """Asks `POST <base_url>/chat/completions`, with the JSON schema as `response_format`."""
 
+    is_restartable = False
+
     def __init__(self, entry: ModelEntry) -> None:
         self._entry = entry
         self._base_url = (entry.base_url or "").rstrip("/")

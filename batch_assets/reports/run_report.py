@@ -6,7 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from batch_assets.reports.labels import Labels
+
 Count = Annotated[int, Field(ge=0)]
+TOKEN_FIGURES = frozenset({"prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_s"})
 
 
 class RunReport(BaseModel):
@@ -17,6 +20,7 @@ class RunReport(BaseModel):
     reused      rows answered by an earlier attempt: equal requests, reverted prompts
     superseded  records that a later batch has taken over; not part of total
     seconds     the engine's busy time, shared among the requests in it (runner.share); reused rows cost none
+    labels      accepted answers by categorical field and label; known once validated_results is made
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -40,6 +44,7 @@ class RunReport(BaseModel):
     cost: Annotated[float, Field(ge=0)]
     latency_p50_s: float | None
     latency_p95_s: float | None
+    labels: Labels = {}
 
     @property
     def error_share(self) -> float:
@@ -50,6 +55,13 @@ class RunReport(BaseModel):
     def invalid_share(self) -> float:
         """Invalid ones by total; 0 for an empty partition."""
         return self.invalid / self.total if self.total else 0.0
+
+    def numbers(self) -> dict[str, int | float]:
+        """Return the figures that a plot can show. What is unknown is left out, since it is not 0."""
+        found = {**self.model_dump(), "error_share": self.error_share, "invalid_share": self.invalid_share}
+        if self.attempts and self.unknown_usage == self.attempts:
+            found = {name: value for name, value in found.items() if name not in TOKEN_FIGURES}
+        return {name: value for name, value in found.items() if isinstance(value, int | float)}
 
 
 def make_report(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ POLL_S = 0.2
 _T = TypeVar("_T")
 
 
-def drive(runner: Runner, works: Iterable[PartitionWork]) -> Iterator[PartitionOutcome]:
+def drive(runner: Runner, works: Iterable[PartitionWork]) -> Generator[PartitionOutcome]:
     """Yield partitions as they finish. The loop has a thread of its own and goes on while the caller reports them.
 
     When the caller is interrupted (a signal, an error, a closed generator) the run is cancelled, flushes, and is waited

@@ -9,14 +9,18 @@ from typing import TypeVar
 
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.completions import Completion
-from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome
+from batch_assets.core.errors import EngineDead, PartitionLeased
+from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork
 from batch_assets.store.database import Database, now
+from batch_assets.store.failures import Step, clear_failures, count_failure, excuse_failures, tell_failures
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import finish_partition
 from batch_assets.store.results import Claim, Ending, Group, Result, write_group
 
 _T = TypeVar("_T")
 RELEASED = "released"
+_EXCUSES = (EngineDead, PartitionLeased)
+"""Not the partitions' fault, nor is an interruption, which is no Exception."""
 
 
 class Ledger:
@@ -90,6 +94,14 @@ class Ledger:
             self._group.endings = group.endings + self._group.endings
             raise
 
+    async def start(self, work: PartitionWork) -> None:
+        """Take the lease of a partition, and count a start that has yet to come to its end. Raises PartitionLeased."""
+        await self.call(lambda: self._start(work))
+
+    async def give_up(self, error: BaseException) -> None:
+        """Free all leases. What was started and isn't finished has failed, or is excused: see `_EXCUSES`."""
+        await self.call(lambda: self._give_up(error))
+
     async def finish(self, partition: OpenPartition) -> PartitionOutcome:
         """Finish a partition and give its lease back, in one transaction."""
         return await self.call(lambda: self._finish(partition))
@@ -101,6 +113,19 @@ class Ledger:
     def _write(self, group: Group) -> None:
         with self._database.write() as connection:
             write_group(connection, group)
+
+    def _start(self, work: PartitionWork) -> None:
+        self.leases.acquire(work.task.name, work.batch, work.variant.key)
+        with self._database.write() as connection:
+            count_failure(connection, work.task.name, Step.OUTPUTS, _name(work), work.fingerprint, self._run_id, None)
+
+    def _give_up(self, error: BaseException) -> None:
+        self.leases.release_all()
+        with self._database.write() as connection:
+            if isinstance(error, _EXCUSES) or not isinstance(error, Exception):
+                excuse_failures(connection, Step.OUTPUTS, self._run_id)
+            else:
+                tell_failures(connection, Step.OUTPUTS, self._run_id, f"{type(error).__name__}: {error}")
 
     def _finish(self, partition: OpenPartition) -> PartitionOutcome:
         work = partition.work
@@ -115,6 +140,7 @@ class Ledger:
                 run_id=self._run_id,
             )
             self.leases.release_in(connection, work.task.name, work.batch, work.variant.key)
+            clear_failures(connection, work.task.name, Step.OUTPUTS, [_name(work)])
         return PartitionOutcome(work=work, tally=partition.tally, state=state)
 
     def _claim(self, ask: Ask) -> Claim:
@@ -134,3 +160,7 @@ class Ledger:
             run_id=self._run_id,
             started_at=now(),
         )
+
+
+def _name(work: PartitionWork) -> str:
+    return f"{work.batch}|{work.variant.key}"

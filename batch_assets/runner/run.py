@@ -13,6 +13,7 @@ from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
 from batch_assets.engines.base import Engine
 from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.early_stop import EarlyStop
 from batch_assets.runner.ledger import Ledger
 from batch_assets.runner.outage import MAX_TRIES, Outage, fail
 from batch_assets.runner.prepare import Prepared, Preparer
@@ -77,6 +78,7 @@ class Runner:
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
         self._outage = Outage(options.outage_s)
+        self._early_stop = EarlyStop()
 
     async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
         """Bring partitions up to date, in order; yield each when it is finished and committed.
@@ -89,7 +91,8 @@ class Runner:
         try:
             while True:
                 is_exhausted = await self._refill(source)
-                free = self._options.max_in_flight - len(self._live)
+                reason = self._early_stop.find_reason() if self._queue else None  # with nothing left to ask, finish
+                free = 0 if reason else self._options.max_in_flight - len(self._live)
                 asks = self._queue.choose(free, list(self._live), is_last=is_exhausted)
                 if asks and not self._is_open:
                     await self._open_engine()
@@ -97,16 +100,18 @@ class Runner:
                 for outcome in await self._finish():
                     yield outcome
                 self._observe()
+                if reason:
+                    raise reason
                 if is_exhausted and not (self._live or self._queue or not self._ledger.is_clean):
                     break
                 if heartbeat.done():
                     heartbeat.result()
                 await self._wait(can_read=not is_exhausted and self._queue.ready < self._options.max_in_flight)
         except EngineDead as e:
-            await self._stop(is_death=e.took_requests_down)
+            await self._stop(e, is_death=e.took_requests_down)
             raise
-        except BaseException:
-            await self._stop(is_death=False)
+        except BaseException as e:
+            await self._stop(e, is_death=False)
             raise
         finally:
             heartbeat.cancel()
@@ -149,7 +154,7 @@ class Runner:
     async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
         for work in source:
             try:
-                await self._ledger.call(lambda w=work: self._ledger.leases.acquire(w.task.name, w.batch, w.variant.key))
+                await self._ledger.start(work)
             except PartitionLeased as e:
                 self._passed_over.append(PartitionOutcome(work=work, tally=Tally(), leased_by=str(e)))
                 continue
@@ -178,6 +183,7 @@ class Runner:
         for ask in asks:
             ask.partition.tally.sent += 1
             self._tally.sent += 1
+            self._early_stop.note_sent(ask)
             ask.started_at_share = self._share.enter()
             self._live[ask] = asyncio.create_task(self._ask(ask))
         self._claimed = []
@@ -249,6 +255,7 @@ class Runner:
 
     def _settle(self, ask: Ask, verdict: Verdict, *, is_shared: bool) -> None:
         """Give a record its row; its followers take the answer, or one of them asks next."""
+        self._early_stop.note_settled(ask, verdict)
         self._add_result(ask.partition, self._row(ask, verdict, attempts=ask.attempt, attempt_id=ask.attempt_id))
         if verdict.status is Status.OK:
             self._ledger.remember(ask.request.request_key, verdict, ask.attempt_id)
@@ -289,7 +296,7 @@ class Runner:
             self._open.remove(partition)
         return outcomes
 
-    async def _stop(self, *, is_death: bool) -> None:
+    async def _stop(self, error: BaseException, *, is_death: bool) -> None:
         """Commit what has arrived, release what hasn't (unless it may have killed the engine), free leases."""
         for task in self._live.values():
             task.cancel()
@@ -309,7 +316,8 @@ class Runner:
                 for ask in [*self._live, *self._claimed]:
                     self._ledger.release(ask)
             await self._ledger.commit([])
-            await self._ledger.call(self._ledger.leases.release_all)
+            await self._ledger.give_up(error)
+            self._observe()
         except Exception:  # noqa: BLE001 - the first error is the one to tell; what isn't committed is asked again
             _log.exception("what had arrived could not be committed; the next run asks for it again")
 

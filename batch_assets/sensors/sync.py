@@ -23,8 +23,8 @@ def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
         description=f"Keeps the partitions of {task.name} in step with its source, prompts and models.",
     )
     def sync(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        ended = _end_dead_runs(context.instance)  # first: a source that can't be read is no reason to leave them
         sync_partitions(task, source, context.instance, is_retiring=False)
-        ended = _end_dead_runs(context.instance)
         gone = f"; ended runs of dead processes: {', '.join(ended)}" if ended else ""
         return dg.SkipReason(f"partitions are in step{gone}; this sensor launches nothing")
 
@@ -32,7 +32,7 @@ def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
 
 
 def _end_dead_runs(instance: DagsterInstance) -> list[str]:
-    """End what a command line killed with -9 has left: else its slot in the pool stays taken for ever."""
+    """End what a kill -9 or a power cut has left: else it is never retried, and its slot stays taken for ever."""
     database = open_database(load_settings().store_url)
     try:
         return end_dead_runs(instance, database)

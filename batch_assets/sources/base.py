@@ -1,14 +1,15 @@
 """What every source offers: its batches, its columns, and one batch as a frame of text."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import polars as pl
 
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
+from batch_assets.core.cursors import Cursor, StreamRow
 
 ITEM_ID = "item_id"
 SOURCE_LINE = "source_line"
@@ -16,11 +17,21 @@ SOURCE_LINE = "source_line"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRef:
-    """A batch that a source offers. `stamp` changes when its content may have; telling is cheap, reading is not."""
+    """A batch that a source offers. `stamp` changes when its content may have; telling is cheap, reading is not.
+
+    Who doesn't want to read a half-written one waits until it was left alone for `settle_s` seconds since `changed_at`
+    (seconds since 1970; None where a batch is whole from the beginning).
+    """
 
     batch: str
     locator: str
     stamp: str
+    changed_at: float | None = None
+    settle_s: float = 0.0
+
+    def is_settled(self, at: float) -> bool:
+        """Say whether nobody seems to be writing it. A time in the future, from another clock, is no recent one."""
+        return self.changed_at is None or abs(at - self.changed_at) >= self.settle_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,4 +74,53 @@ class Source(Protocol):
 
     def read(self, ref: BatchRef, fields: Sequence[str]) -> SourceBatch:
         """Read one batch that must have `fields`. Raises SourceError, naming file, line and field."""
+        ...
+
+
+@runtime_checkable
+class StreamSource(Protocol):
+    """Where records come from that know no batches: rows by a cursor, of which microbatches are formed.
+
+    A microbatch is full at `max_records`, and closed with fewer when the oldest row has waited `max_age_s`.
+    """
+
+    @property
+    def max_records(self) -> int:
+        """Records in a full microbatch."""
+        ...
+
+    @property
+    def max_age_s(self) -> float:
+        """Seconds that a row may wait for others."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where the rows are, for a person to read; no secret."""
+        ...
+
+    def bind(self, folder: Path) -> Self:
+        """Return the source with its relative places taken from the task's folder. ConfigError for a wrong one."""
+        ...
+
+    def columns(self) -> tuple[str, ...] | None:
+        """Return the names of the fields. Raises SourceError where they can't be told."""
+        ...
+
+    def scan(self, after: Cursor | None) -> Generator[Sequence[StreamRow], None, None]:
+        """Yield in chunks the rows whose cursor is `after` (less the lookback) or greater, by cursor and then id.
+
+        To be closed, like a file, by who doesn't read it to its end. Raises SourceError.
+        """
+        ...
+
+    def count_unseen(self) -> Mapping[str, int]:
+        """Return by column how many rows `scan` never yields, since they have no id or no cursor."""
+        ...
+
+    def read_items(self, item_ids: Sequence[str], fields: Sequence[str]) -> SourceBatch:
+        """Read rows by id, as they are now; `source_line` is the place in `item_ids`, from 1.
+
+        An id that no row has (any more), or several, is set aside. Raises SourceError where `fields` aren't there.
+        """
         ...

@@ -24,18 +24,22 @@ _T = TypeVar("_T")
 class FileSource:
     """Files that match `pattern`, relative to the task's folder unless it is absolute; a batch is named by its stem.
 
-    `key` is the column of the record's id. `delimiter` is for CSV; None takes it from the header line.
+    `key` is the column of the record's id. `delimiter` is for CSV; None takes it from the header line. A sensor reads
+    a file only when it was left alone for `settle_s` seconds; better still, write elsewhere and rename what is whole.
     """
 
     pattern: str
     key: str = ITEM_ID
     delimiter: str | None = None
+    settle_s: float = 10.0
     folder: Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no file can have."""
         if self.key == SOURCE_LINE:
             raise ConfigError(f"source {self.pattern!r}: key: {SOURCE_LINE!r} is the line that a record was found in")
+        if self.settle_s < 0:
+            raise ConfigError(f"source {self.pattern!r}: settle_s {self.settle_s}: a wait is not negative")
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise ConfigError(f"source {self.pattern!r}: delimiter {self.delimiter!r}: it is one character, no quote")
 
@@ -50,8 +54,7 @@ class FileSource:
             batch = check_key(path.stem, f"{path}: the batch name")
             if batch in refs:
                 raise ConfigError(f"{path} and {refs[batch].locator} would both be batch {batch!r}: rename one")
-            state = path.stat()
-            refs[batch] = BatchRef(batch=batch, locator=str(path), stamp=f"{state.st_size}:{state.st_mtime_ns}")
+            refs[batch] = self._refer(batch, path)
         return [refs[b] for b in sorted(refs)]
 
     def columns(self) -> tuple[str, ...] | None:
@@ -75,11 +78,23 @@ class FileSource:
             "parquet": lambda: read_parquet(path),
         }
         found = _read(path, readers)
+        if path.exists() and self._refer(ref.batch, path).stamp != ref.stamp:
+            raise SourceError(f"{path}: it changed while it was read: write elsewhere, and rename it when it is whole")
         missing = [f for f in (self.key, *fields) if f not in found.frame.columns or f == SOURCE_LINE]
         if missing:
             has = ", ".join(c for c in found.frame.columns if c != SOURCE_LINE)
             raise SourceError(f"{path}: line 1: no column {', '.join(map(repr, missing))}; it has {has}")
         return replace(found, frame=_check_ids(path, found.frame, self.key, fields))
+
+    def _refer(self, batch: str, path: Path) -> BatchRef:
+        state = path.stat()
+        return BatchRef(
+            batch=batch,
+            locator=str(path),
+            stamp=f"{state.st_size}:{state.st_mtime_ns}",
+            changed_at=state.st_mtime,
+            settle_s=self.settle_s,
+        )
 
     def _paths(self) -> list[Path]:
         pattern = Path(self.pattern).expanduser()

@@ -1,5 +1,6 @@
 """Batches as they were read, and which of them owns an item_id that comes more than once."""
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ class BatchState:
     superseded: int
     superseded_hash: str
     malformed: Sequence[tuple[int, str]]
+    frozen_at: dt.datetime
 
     @property
     def content(self) -> str:
@@ -120,7 +122,7 @@ def touch_batch(connection: sa.Connection, task: str, batch: str, stamp: str) ->
 
 
 def _state(row: sa.RowMapping) -> BatchState:
-    names = ("batch", "seq", "stamp", "source_hash", "records", "superseded", "superseded_hash")
+    names = ("batch", "seq", "stamp", "source_hash", "records", "superseded", "superseded_hash", "frozen_at")
     return BatchState(**{n: row[n] for n in names}, malformed=[(int(line), str(why)) for line, why in row["malformed"]])
 
 

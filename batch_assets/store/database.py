@@ -17,11 +17,15 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from batch_assets.core.errors import ConfigError, StoreError
+from batch_assets.store.tables import results
 
 _LOCK = 7244103
 """The first half of our advisory locks on PostgreSQL; SQLite needs none, since BEGIN IMMEDIATE admits one writer."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION_TABLE, _SHARED_VERSION_TABLE = "batch_assets_version", "alembic_version"
+"""Where our schema's revision stands, and where it stood before: Dagster keeps its own there, in the same database."""
 SQLITE_BUSY_TIMEOUT_S = 60
+CONNECT_TIMEOUT_S = 5
 
 
 def now() -> dt.datetime:
@@ -66,7 +70,7 @@ def open_database(url: str) -> Database:
 
     Raises ConfigError for a URL that can't be used, StoreError where the database refuses or is newer than we are.
     """
-    parsed = _parse_url(url)
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         if not parsed.database or parsed.database == ":memory:":
             raise ConfigError("BATCH_ASSETS_DB_URL: the store must outlive the process: name a file, not :memory:")
@@ -94,8 +98,30 @@ def open_database(url: str) -> Database:
     try:
         _migrate(engine)
     except DBAPIError as e:
-        raise StoreError(f"the store at {parsed.render_as_string(hide_password=True)} can't be opened: {e.orig}") from e
+        engine.dispose()
+        raise StoreError(_tell_refusal(parsed, e)) from e
     return Database(engine)
+
+
+def describe_url(url: str) -> str:
+    """Return what a person may see of a store's URL: its kind, place and user, never a password."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return f"SQLite, {parsed.database}"
+    return f"PostgreSQL, {_show(parsed)}"
+
+
+def _show(url: URL) -> str:
+    where = {k: v for k, v in url.query.items() if k in ("host", "port")}  # a password may be among the others
+    return url.set(drivername="postgresql", query=where).render_as_string(hide_password=True)
+
+
+def _tell_refusal(url: URL, error: DBAPIError) -> str:
+    why = str(error.orig).strip()
+    if url.get_backend_name() == "sqlite":
+        return f"the store at {url.render_as_string()} can't be opened: {why}"
+    hint = "" if url.password else "; BATCH_ASSETS_DB_PASSWORD gives a password, where the server wants one"
+    return f"BATCH_ASSETS_DB_URL: the store at {_show(url)} can't be opened: {why}{hint}"
 
 
 def _dump_json(value: object) -> str:
@@ -108,14 +134,18 @@ def _load_json(text: str) -> Any:
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits.lstrip("-")) < 20 else float(digits))
 
 
-def _parse_url(url: str) -> URL:
+def parse_url(url: str) -> URL:
+    """Read a store's URL and name the driver that is installed. ConfigError says what is wrong with it."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as e:  # ValueError: a port that is no number
         raise ConfigError("BATCH_ASSETS_DB_URL: not a SQLAlchemy URL, such as postgresql://user@host/name") from e
     if parsed.get_backend_name() == "postgresql":
         # SQLAlchemy 2.1 takes psycopg 3 by default; Dagster brings psycopg2, and one driver is enough.
-        return parsed.set(drivername="postgresql+psycopg2")
+        if not parsed.database:
+            raise ConfigError("BATCH_ASSETS_DB_URL: no database is named: postgresql://user@host/name")
+        patience = {} if "connect_timeout" in parsed.query else {"connect_timeout": str(CONNECT_TIMEOUT_S)}
+        return parsed.set(drivername="postgresql+psycopg2").update_query_dict(patience)
     if parsed.get_backend_name() != "sqlite":
         raise ConfigError(f"BATCH_ASSETS_DB_URL: {parsed.get_backend_name()}: the store is SQLite or PostgreSQL")
     return parsed.set(drivername="sqlite")
@@ -138,15 +168,38 @@ def _migrate(engine: sa.Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     script = ScriptDirectory.from_config(config)
+    known = {r.revision for r in script.walk_revisions()}
     with engine.connect() as connection:
-        current = MigrationContext.configure(connection).get_current_revision()
+        current = _track_version(connection).get_current_revision()
     if current == script.get_current_head():
         return
-    if current is not None and current not in {r.revision for r in script.walk_revisions()}:
+    if current is not None and current not in known:
         raise StoreError(f"the store's schema is {current}, newer than this version of batch_assets knows: upgrade it")
     with engine.connect().execution_options(is_writer=True) as connection, connection.begin():
         if connection.dialect.name == "postgresql":
             # Two processes at once: one waits.
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock, 0)"), {"lock": _LOCK})
+        _take_over_version(connection, script, known)
         config.attributes["connection"] = connection
+        config.attributes["version_table"] = VERSION_TABLE
         command.upgrade(config, "head")
+
+
+def _track_version(connection: sa.Connection) -> MigrationContext:
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+
+
+def _take_over_version(connection: sa.Connection, script: ScriptDirectory, known: set[str]) -> None:
+    """Move our revision out of the table that Dagster would read it from; Dagster's own stays there."""
+    inspector = sa.inspect(connection)
+    if inspector.has_table(VERSION_TABLE) or not inspector.has_table(_SHARED_VERSION_TABLE):
+        return
+    if not inspector.has_table(results.name):
+        return  # somebody else's database: the revision there isn't ours, whatever it is called
+    shared = sa.table(_SHARED_VERSION_TABLE, sa.column("version_num", sa.String))
+    found = [r for r in connection.scalars(sa.select(shared.c.version_num)) if r in known]
+    if found:
+        _track_version(connection).stamp(script, found[0])
+        connection.execute(sa.delete(shared).where(shared.c.version_num.in_(found)))
+    if not connection.scalar(sa.select(sa.func.count()).select_from(shared)):
+        connection.execute(sa.DDL(f"DROP TABLE {_SHARED_VERSION_TABLE}"))

@@ -437,16 +437,16 @@ def test_a_partition_that_another_run_works_on_is_marked(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("selection", "partitions"),
     [
-        (Selection(batch="b1"), {"b1|v1--m1", "b1|v2--m1"}),
-        (Selection(variant="v2--m1"), {"b1|v2--m1", "b2|v2--m1"}),
-        (Selection(batch="b2", variant="v1--m1"), {"b2|v1--m1"}),
-        (Selection(batch="unheard of"), set()),
+        (Selection.of(batch="b1"), {"b1|v1--m1", "b1|v2--m1"}),
+        (Selection.of(variant="v2--m1"), {"b1|v2--m1", "b2|v2--m1"}),
+        (Selection.of(batch="b2", variant="v1--m1"), {"b2|v1--m1"}),
+        (Selection.of(batch="unheard of"), set()),
     ],
 )
 def test_a_selection_is_all_that_is_planned(stage: Stage, selection: Selection, partitions: set[str]) -> None:
     plan = stage.plan(make_two(stage), selection=selection)
     assert set(tell(plan)) == partitions
-    assert [r.batch for r in plan.unfrozen] == [b for b in ("b1", "b2") if selection.batch in (None, b)]
+    assert [r.batch for r in plan.unfrozen] == [b for b in ("b1", "b2") if selection.has_batch(b)]
 
 
 def test_a_run_of_a_selection_does_nothing_else(stage: Stage) -> None:

@@ -1,8 +1,10 @@
 """Opening a store: migrations, wrong URLs, moments, and what a transaction sees. On SQLite and PostgreSQL."""
 
 import datetime as dt
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,20 @@ from alembic.migration import MigrationContext
 from factories import run_at_once
 
 from batch_assets.core.errors import ConfigError, StoreError
-from batch_assets.store.database import Database, now, open_database
+from batch_assets.store.database import VERSION_TABLE, Database, describe_url, now, open_database, parse_url
 from batch_assets.store.tables import leases, metadata, partitions
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_metadata(database: Database) -> None:
     with database.engine.connect() as connection:
         context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "compare_server_default": True, "target_metadata": metadata}
+            connection,
+            opts={
+                "compare_type": True,
+                "compare_server_default": True,
+                "target_metadata": metadata,
+                "version_table": VERSION_TABLE,
+            },
         )
         assert compare_metadata(context, metadata) == []
 
@@ -46,6 +54,65 @@ def test_opening_a_store_again_changes_nothing_and_keeps_its_rows(empty_store_ur
     second.close()
 
 
+def make_old_store(url: str, *, revision: str | None = None) -> None:
+    """Leave a store as earlier versions did: with its revision where Dagster keeps its own."""
+    opened = open_database(url)
+    _insert_lease(opened, "b1", now())
+    with opened.write() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE alembic_version AS SELECT * FROM {VERSION_TABLE}")
+        connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")
+        if revision == "0001":
+            for table in ("llm_failures", "llm_alerts", "llm_microbatch_items", "llm_microbatches", "llm_streams"):
+                connection.exec_driver_sql(f"DROP TABLE {table}")
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    opened.close()
+
+
+@pytest.mark.parametrize("revision", [None, "0001"])
+def test_a_store_of_an_earlier_version_is_taken_over_with_its_rows(empty_store_url: str, revision: str | None) -> None:
+    make_old_store(empty_store_url, revision=revision)
+    opened = open_database(empty_store_url)
+    with opened.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
+    assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, VERSION_TABLE])
+    opened.close()
+
+
+def test_four_processes_that_take_over_an_old_store_at_once_all_succeed(empty_store_url: str) -> None:
+    make_old_store(empty_store_url, revision="0001")
+    assert run_at_once(*[lambda: open_database(empty_store_url).close()] * 4) == []
+    opened = open_database(empty_store_url)
+    with opened.read() as connection:
+        assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
+    opened.close()
+
+
+def test_the_revision_of_another_application_in_the_same_database_is_left_alone(empty_store_url: str) -> None:
+    engine = sa.create_engine(parse_url(empty_store_url))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('0001')")
+    for _ in range(2):
+        opened = open_database(empty_store_url)
+        with opened.read() as connection:
+            assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["0001"]
+        opened.close()
+    engine.dispose()
+
+
+def test_of_the_shared_version_table_our_own_row_alone_is_taken(empty_store_url: str) -> None:
+    make_old_store(empty_store_url)
+    engine = sa.create_engine(parse_url(empty_store_url))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('16e3655b4d9b')")  # as Dagster's look
+    opened = open_database(empty_store_url)
+    with opened.read() as connection:
+        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all() == ["16e3655b4d9b"]
+        assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
+    opened.close()
+    engine.dispose()
+
+
 def test_two_processes_that_open_a_new_store_at_once_both_succeed(empty_store_url: str) -> None:
     code = (
         "import sys; from batch_assets.store.database import open_database\n"
@@ -70,7 +137,7 @@ def test_two_processes_that_open_a_new_store_at_once_both_succeed(empty_store_ur
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
     opened = open_database(empty_store_url)
-    assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, "alembic_version"])
+    assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, VERSION_TABLE])
     opened.close()
 
 
@@ -81,11 +148,11 @@ def test_threads_that_open_a_new_store_at_once_all_succeed(empty_store_url: str)
 def test_a_schema_newer_than_the_code_is_refused_and_left_alone(empty_store_url: str) -> None:
     opened = open_database(empty_store_url)
     with opened.write() as connection:
-        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(StoreError, match="9999, newer than this version"):
         open_database(empty_store_url)
     with opened.read() as connection:
-        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+        assert connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")) == "9999"
     opened.close()
 
 
@@ -100,6 +167,7 @@ def test_a_schema_newer_than_the_code_is_refused_and_left_alone(empty_store_url:
         "mysql://user@host/name",
         "foo://host/name",
         "postgresql://user@host:port/name",
+        "postgresql://user@host",
     ],
 )
 def test_a_wrong_url_is_a_config_error_that_names_the_setting(url: str) -> None:
@@ -130,6 +198,42 @@ def test_a_postgresql_server_that_isnt_there_is_a_store_error_without_the_passwo
         open_database("postgresql://user:secret@127.0.0.1:1/name")
     assert "127.0.0.1:1/name" in str(refused.value)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize(("wrong", "why"), [("database", "does not exist"), ("user", "does not exist")])
+def test_what_a_postgresql_server_refuses_is_a_store_error_that_names_the_setting(
+    store_url: str, wrong: str, why: str
+) -> None:
+    change = {"database": {"database": "nowhere"}, "user": {"username": "nobody_here", "password": "secret"}}[wrong]
+    url = parse_url(store_url).set(**change).render_as_string(hide_password=False)
+    with pytest.raises(StoreError, match=f"^BATCH_ASSETS_DB_URL: the store at .*{why}") as refused:
+        open_database(url)
+    assert "secret" not in str(refused.value)
+    assert ("BATCH_ASSETS_DB_PASSWORD" in str(refused.value)) == (wrong == "database")
+
+
+def test_a_server_that_never_answers_is_given_up_in_seconds() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(1)  # takes the connection, says nothing
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="BATCH_ASSETS_DB_URL: .*timeout"):
+            open_database(f"postgresql://user@127.0.0.1:{silent.getsockname()[1]}/name?connect_timeout=2")
+    assert time.monotonic() - began < 30
+    assert parse_url("postgresql://user@host/name").query["connect_timeout"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////tmp/store.db", "SQLite, /tmp/store.db"),
+        ("postgresql://user:secret@host:5433/name", "PostgreSQL, postgresql://user:***@host:5433/name"),
+        ("postgresql://user@/name?host=/run/pg&password=secret", "PostgreSQL, postgresql://user@/name?host=/run/pg"),
+    ],
+)
+def test_a_store_is_described_without_a_secret(url: str, shown: str) -> None:
+    assert describe_url(url).replace("%2F", "/") == shown
 
 
 @pytest.mark.parametrize("offset_h", [0, 5, -11])

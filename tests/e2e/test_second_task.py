@@ -20,9 +20,9 @@ def test_a_task_of_another_kind_runs_from_its_folder_alone(tmp_path: Path) -> No
     assert list(place.json("status")) == ["booking_fields"]
 
 
-@pytest.mark.parametrize("store_url", ["postgresql"], indirect=True)
-def test_the_store_is_postgresql_by_one_setting(tmp_path: Path, store_url: str) -> None:
-    place = Workplace(tmp_path, environment={"BATCH_ASSETS_DB_URL": store_url})
+@pytest.mark.parametrize("empty_store_url", ["postgresql"], indirect=True)
+def test_the_store_is_postgresql_by_one_setting(tmp_path: Path, empty_store_url: str) -> None:
+    place = Workplace(tmp_path, environment={"BATCH_ASSETS_DB_URL": empty_store_url})
     server = start_server(tmp_path, latency_s=0.05)
     try:
         place.copy_defs(COUNTING_MODEL.format(port=server.port, window=4), tasks=("booking_fields",))
@@ -34,7 +34,7 @@ def test_the_store_is_postgresql_by_one_setting(tmp_path: Path, store_url: str) 
         assert place.json("run", "booking_fields")["requests_sent"] == 0
     finally:
         server.stop()
-    assert not (place.home / "store.db").exists()
+    assert not list(place.home.rglob("*.db")), "Dagster's instance lies in PostgreSQL too"
     assert place.json("status")["booking_fields"] == [
         {"prompt_ver": "v1", "model_id": "smollm2-135m", "ok": 39, "invalid": 0, "error": 1, "pending": 0}
     ]

@@ -14,10 +14,10 @@ from factories import ScriptedEngine, make_instance, write_csv, write_prompt
 
 from batch_assets.assets import llm_outputs
 from batch_assets.cli.launch import Launcher, RunSummary
-from batch_assets.components.launch_jobs import job_name, op_name
 from batch_assets.components.project import Project, load_project
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.tasks import Task
+from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, job_name, op_config, op_name
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Plan, Selection, asset_key, make_plan
 from batch_assets.resources import Platform, open_platform
@@ -151,15 +151,16 @@ class TempProject:
         """Run one of the launch jobs, as the planner does."""
         project = self.load()
         sync_partitions(*project.tasks["t"], self.instance)
-        definition = project.definitions.resolve_job_def(job_name("t", job))
-        run_config = {"ops": {op_name("t", job): {"config": config}}}
-        return definition.execute_in_process(run_config=run_config, instance=self.instance, raise_on_error=False)
+        name = job_name("t", job, "m1" if job == OUTPUTS_JOB else "")
+        return project.definitions.resolve_job_def(name).execute_in_process(
+            run_config=op_config(name, config), instance=self.instance, raise_on_error=False
+        )
 
     def run(self, *, retry: RetryMode = RetryMode.NONE, **selection: str) -> RunSummary:
         """Do what `batch-assets run t` does."""
         with self.open_platform() as platform:
             launcher = Launcher(self.load(), platform, self.instance, lambda _line: None)
-            return launcher.run(*self.bind(), Selection(**selection), retry)
+            return launcher.run(*self.bind(), Selection.of(**selection), retry)
 
 
 Check = tuple[str, str, str | None, bool]
@@ -174,6 +175,12 @@ def find_materialized(result: dg.ExecuteInProcessResult) -> list[tuple[str, str 
     """Return what a run materialized: asset, partition."""
     events = (e for e in result.all_events if e.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION)
     return [(e.asset_key.path[-1], e.partition) for e in events if e.asset_key]
+
+
+def find_held(result: dg.ExecuteInProcessResult) -> str:
+    """Return what the results job held back; the job itself succeeded."""
+    assert result.success
+    return result.output_for_node(op_name(job_name("t", RESULTS_JOB)))
 
 
 def find_error(result: dg.ExecuteInProcessResult) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 import sqlalchemy as sa
 from factories import BAD, ScriptedEngine, fail_for_good, make_result
-from temp_project import RESULTS, TempProject, find_checks, find_error, find_materialized
+from temp_project import RESULTS, TempProject, find_checks, find_error, find_held, find_materialized
 
 from batch_assets.assets import validated_results as validated_module
 from batch_assets.core.attempts import RetryMode
@@ -24,7 +24,8 @@ P = "b1|v1--m1"
 GREEN = {
     ("llm_outputs", name, P, True) for name in ("every_record_accounted", "keys_unique", "error_share", "invalid_share")
 }
-RESULT_CHECKS = {("validated_results", name, P, True) for name in ("contract", "agrees_with_completions")}
+ON_RESULTS = ("contract", "agrees_with_completions", "label_distribution")
+RESULT_CHECKS = {("validated_results", name, P, True) for name in ON_RESULTS}
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_results_of_many_partitions_have_their_own_versions_and_checks_too(froze
     assert done.success, find_error(done)
     assert len(find_materialized(done)) == 12
     assert {c[1:] for c in find_checks(done)} == {
-        (name, f"b{n}|v1--m1", True) for n in (1, 2, 3) for name in ("contract", "agrees_with_completions")
+        (name, f"b{n}|v1--m1", True) for n in (1, 2, 3) for name in ON_RESULTS
     }
     task, _ = frozen.bind()
     wanted = load_versions(frozen.instance, task, LLM_OUTPUTS)
@@ -245,8 +246,7 @@ def test_a_deleted_row_turns_the_accounting_red_and_results_are_refused(frozen: 
     assert not refused.success
     assert f"{P}: every_record_accounted fails" in find_error(refused)
     assert find_materialized(refused) == []
-    refused = frozen.launch("results", partitions=[P])
-    assert f"{P}: every_record_accounted fails" in find_error(refused)
+    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: every_record_accounted fails"
     # The next run asks for what is missing, or takes its stored answer, and all is well again.
     engine = frozen.use(ScriptedEngine())
     healed = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
@@ -258,8 +258,7 @@ def test_a_deleted_row_turns_the_accounting_red_and_results_are_refused(frozen: 
 def test_a_stray_row_turns_the_accounting_red_and_stops_what_follows(frozen: TempProject) -> None:
     frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     frozen.execute(stray())
-    refused = frozen.launch("results", partitions=[P])
-    assert f"{P}: every_record_accounted fails" in find_error(refused)
+    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: every_record_accounted fails"
     red = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     assert not red.success
     assert ("llm_outputs", "every_record_accounted", P, False) in find_checks(red)
@@ -286,17 +285,18 @@ def test_in_a_run_of_many_a_red_partition_holds_back_its_own_results_alone(froze
         ({f"text of b1r{i}": BAD for i in range(3)}, "invalid_share", 0.75, 0.5),
     ],
 )
-def test_a_share_above_its_limit_names_the_partition_and_the_figures_and_blocks_nothing(
+def test_a_share_above_its_limit_names_the_partition_and_the_figures_and_holds_its_results(
     frozen: TempProject, script: Any, check: str, share: float, limit: float
 ) -> None:
     frozen.use(ScriptedEngine(script))
     done = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
-    assert done.success
+    assert not done.success
     (red,) = [d for d in done.get_asset_check_evaluations() if not d.passed]
     assert (red.check_name, red.partition, red.severity) == (check, P, dg.AssetCheckSeverity.ERROR)
     figures = {k: v.value for k, v in red.metadata.items()}
     assert (figures["share"], figures["limit"], figures["records"]) == (share, limit, 4)
-    assert len(find_materialized(done)) == 5
+    assert find_materialized(done) == [("llm_outputs", P)], "what it is, is shown; nothing follows"
+    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: {check} fails"
 
 
 def test_the_command_line_hears_of_a_failed_check_with_its_partition(project: TempProject) -> None:
@@ -449,4 +449,4 @@ def test_a_broken_file_stops_no_run_of_another_batch(project: TempProject) -> No
         project.plan()
     task, source = project.bind()
     first = source.list_batches()[0].batch
-    assert project.plan(selection=Selection(batch=first)).needs
+    assert project.plan(selection=Selection.of(batch=first)).needs

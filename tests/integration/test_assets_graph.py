@@ -20,7 +20,7 @@ GRAPH = {
     "llm_outputs": {
         "deps": ["source_records by batch", "variant_specs by variant"],
         "partitions": BY_BOTH,
-        "checks": ["error_share", "every_record_accounted!", "invalid_share", "keys_unique!"],
+        "checks": ["error_share!", "every_record_accounted!", "invalid_share!", "keys_unique!"],
         "kinds": ["sql", "vllm"],
         "pools": ["gpu"],
     },
@@ -43,7 +43,7 @@ GRAPH = {
     "validated_results": {
         "deps": ["llm_outputs"],
         "partitions": BY_BOTH,
-        "checks": ["agrees_with_completions!", "contract!"],
+        "checks": ["agrees_with_completions!", "contract!", "label_distribution"],
         "kinds": ["pandera", "parquet", "pydantic"],
         "pools": [],
     },

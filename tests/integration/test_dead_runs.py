@@ -1,6 +1,8 @@
 """Runs whose process is gone are ended, and their pool slots freed; live ones are left alone."""
 
 import datetime as dt
+import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 from dagster import DagsterInstance, DagsterRunStatus
+from factories import run_at_once
 
 from batch_assets.resources import (
     HOST_TAG,
@@ -19,8 +22,10 @@ from batch_assets.resources import (
     STARTED_TAG,
     end_dead_runs,
     find_pool_holders,
+    open_instance,
     process_tags,
 )
+from batch_assets.settings import Settings
 from batch_assets.store.database import Database, now, open_database
 from batch_assets.store.leases import LEASE_S
 from batch_assets.store.tables import leases
@@ -49,9 +54,9 @@ def database(tmp_path: Path) -> Database:
     return open_database(f"sqlite:///{tmp_path / 'store.db'}")
 
 
-def start_run(instance: DagsterInstance, **tags: str) -> str:
+def start_run(instance: DagsterInstance, *, state: DagsterRunStatus = DagsterRunStatus.STARTED, **tags: str) -> str:
     """Leave a run as one that was killed leaves it: STARTED, with a slot of the pool."""
-    run = instance.create_run_for_job(a_job, status=DagsterRunStatus.STARTED)
+    run = instance.create_run_for_job(a_job, status=state)
     instance.add_run_tags(run.run_id, {RUN_TAG: run.run_id, **process_tags(run.run_id), **tags})
     instance.event_log_storage.initialize_concurrency_limit_to_default("gpu")
     instance.event_log_storage.claim_concurrency_slot("gpu", run.run_id, "an_op")
@@ -93,6 +98,92 @@ def test_tags_that_a_run_inherited_from_another_say_nothing_of_it(
     run_id = start_run(instance, **make_dead_process(), **{RUN_TAG: "its parent"})
     assert end_dead_runs(instance, database) == []
     assert status(instance, run_id) is DagsterRunStatus.STARTED
+
+
+def test_a_run_that_was_to_be_terminated_ends_as_canceled(instance: DagsterInstance, database: Database) -> None:
+    run_id = start_run(instance, state=DagsterRunStatus.CANCELING, **make_dead_process())
+    assert end_dead_runs(instance, database) == [run_id]
+    assert status(instance, run_id) is DagsterRunStatus.CANCELED
+    assert find_pool_holders(instance, "gpu") == set()
+
+
+def test_the_daemon_retries_a_dead_run_and_none_of_the_command_line(
+    tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from batch_assets.cli.launch import NEVER_RETRIED
+
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))  # taken back in the end, as open_instance sets it
+    with open_instance(Settings(home=tmp_path)) as instance:
+        for tags, is_retried in (({}, "true"), (NEVER_RETRIED, "false")):
+            run_id = start_run(instance, **make_dead_process(), **tags)
+            assert end_dead_runs(instance, database) == [run_id]
+            run = instance.get_run_by_id(run_id)
+            assert run is not None
+            assert run.tags["dagster/will_retry"] == is_retried
+
+
+def test_many_that_look_at_once_end_a_dead_run_once(
+    instance: DagsterInstance, database: Database, tmp_path: Path
+) -> None:
+    run_id = start_run(instance, **make_dead_process())
+    ended: list[str] = []
+
+    def look() -> None:
+        own = open_database(f"sqlite:///{tmp_path / 'store.db'}")
+        ended.extend(end_dead_runs(instance, own))
+        own.close()
+
+    assert run_at_once(*[look] * 4) == []
+    assert ended == [run_id]
+    events = instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_FAILURE)
+    assert len(events) == 1
+
+
+@pytest.mark.parametrize("state", [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
+@pytest.mark.parametrize(
+    ("launcher", "idle_s", "is_ended"), [("gone", 120, True), ("gone", 5, False), ("there", 120, False)]
+)
+def test_of_a_run_that_never_told_its_process_its_code_server_tells(
+    instance: DagsterInstance,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    state: DagsterRunStatus,
+    launcher: str,
+    idle_s: int,
+    is_ended: bool,
+) -> None:
+    import batch_assets.resources as resources
+
+    path = tmp_path / "launcher"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        if launcher == "there":
+            server.listen()
+        tag = json.dumps({"host": "localhost", "socket": str(path)})
+        run_id = start_run(instance, state=state, **{RUN_TAG: "its parent", resources.LAUNCHER_TAG: tag})
+        real = resources.time.time
+        monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
+        monkeypatch.setattr(resources, "LAUNCHER_LOOKS_EVERY_S", 0.0)
+        assert end_dead_runs(instance, database) == ([run_id] if is_ended else [])
+    assert (status(instance, run_id) is DagsterRunStatus.FAILURE) is is_ended
+
+
+def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
+    instance: DagsterInstance, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import batch_assets.resources as resources
+
+    run_id = start_run(instance, **make_dead_process(), **{resources.LAUNCHER_TAG: "{}"})
+
+    def end_meanwhile(_seconds: float) -> None:
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        instance.report_run_failed(run)
+
+    monkeypatch.setattr(resources.time, "sleep", end_meanwhile)
+    assert end_dead_runs(instance, database) == []
+    assert len(instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_FAILURE)) == 1
 
 
 @pytest.mark.parametrize(("lease_s", "idle_s", "is_ended"), [(60, 600, False), (-1, 600, True), (-1, 5, False)])

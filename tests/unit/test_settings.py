@@ -43,6 +43,43 @@ def test_a_store_elsewhere_is_named_by_its_url(monkeypatch: pytest.MonkeyPatch) 
     assert load_settings().store_url == "postgresql://x/y"
 
 
+PG = "postgresql://user@host/name"
+
+
+@pytest.mark.parametrize(
+    ("url", "password", "store_url"),
+    [
+        (PG, "", PG),
+        (PG, "s3c:r/t@", "postgresql://user:s3c%3Ar%2Ft%40@host/name"),
+        ("postgresql://user:old@host/name", "", "postgresql://user:old@host/name"),
+        ("postgresql://user:old@host/name", "new", "postgresql://user:new@host/name"),
+        ("postgresql+psycopg2://user@/name?host=/run/pg", "p", "postgresql+psycopg2://user:p@/name?host=%2Frun%2Fpg"),
+    ],
+)
+def test_the_password_comes_from_the_environment_and_is_never_shown(
+    monkeypatch: pytest.MonkeyPatch, url: str, password: str, store_url: str
+) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_DB_URL", url)
+    monkeypatch.setenv("BATCH_ASSETS_DB_PASSWORD", password)
+    found = load_settings()
+    assert found.store_url == store_url
+    assert found.is_postgresql
+    assert "s3c" not in repr(found)
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:////tmp/store.db"])
+def test_a_password_for_no_postgresql_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_DB_URL", url)
+    monkeypatch.setenv("BATCH_ASSETS_DB_PASSWORD", "s3cret")
+    with pytest.raises(ConfigError, match="^BATCH_ASSETS_DB_PASSWORD: .*BATCH_ASSETS_DB_URL") as refused:
+        load_settings()
+    assert "s3cret" not in str(refused.value)
+
+
+def test_sqlite_is_what_there_is_without_a_url() -> None:
+    assert not load_settings().is_postgresql
+
+
 @pytest.mark.parametrize(
     "variable", ["BATCH_ASSETS_HOME", "BATCH_ASSETS_DEFS", "BATCH_ASSETS_CACHE", "BATCH_ASSETS_DB_URL"]
 )
@@ -76,3 +113,28 @@ def test_code_may_name_every_field(tmp_path: Path) -> None:
         tmp_path / "d",
         tmp_path / "c",
     )
+
+
+def test_alerts_go_nowhere_and_links_to_the_local_web_ui_unless_set() -> None:
+    assert load_settings().alert_receivers == []
+    assert load_settings().ui_url == "http://127.0.0.1:3000"
+
+
+def test_alert_urls_are_parted_by_blanks_and_lines_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_ALERT_URLS", "  json://h/s3cr3t\n\nslack://a/b/c  json://h/s3cr3t mailto://x ")
+    found = load_settings()
+    assert found.alert_receivers == ["json://h/s3cr3t", "slack://a/b/c", "mailto://x"]
+    assert "s3cr3t" not in f"{found!r}{found}{found.model_dump()}"
+
+
+@pytest.mark.parametrize("base", ["https://dagster.example.com/ui", "https://dagster.example.com/ui//"])
+def test_the_web_uis_address_can_be_set(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_UI_URL", base)
+    assert load_settings().ui_url == "https://dagster.example.com/ui"
+
+
+@pytest.mark.parametrize("base", ["dagster.example.com", "ftp://x", "http://", "http://[", "3000"])
+def test_what_is_no_web_address_is_refused(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_UI_URL", base)
+    with pytest.raises(ConfigError, match="^BATCH_ASSETS_UI_URL: "):
+        load_settings()

@@ -67,6 +67,9 @@ def test_entries_may_share_what_they_have_in_common(load: Load) -> None:
         ("m: {weights: w, engine: vllm, base_url: 'http://x'}", "m: base_url and api_key_env are for engine: openai"),
         ("m: {weights: w, engine: fake, api_key_env: K}", "m: base_url and api_key_env are for engine: openai"),
         ("m: {weights: w, engine: openai, base_url: 'http://x', engine_args: {a: 1}}", "m: engine_args: a server"),
+        ("m: {weights: w, engine: vllm, mode: aside}", "m: mode: Input should be 'auto', 'inline' or 'apart'"),
+        ("m: {weights: w, engine: fake, mode: inline}", "m: mode: it is for engine: vllm"),
+        ("m: {weights: w, engine: openai, base_url: 'http://x', mode: apart}", "m: mode: it is for engine: vllm"),
         ("m: 3", "m: expected a mapping of fields"),
         ("m:", "m: expected a mapping of fields"),
         ("m|x: {weights: w, engine: fake}", "model 'm|x' can't be a partition key"),
@@ -83,6 +86,13 @@ def test_what_is_wrong_is_named_by_file_entry_and_field(load: Load, tmp_path: Pa
     with pytest.raises(ConfigError, match=re.escape(named)) as error:
         load(text)
     assert str(tmp_path / "models.yaml") in str(error.value)
+
+
+def test_where_the_loop_runs_cannot_change_an_answer(load: Load) -> None:
+    found = load("a: &a {weights: w, engine: vllm, mode: inline}\nb: {<<: *a, mode: apart}\nc: {weights: w, engine: vllm}")
+    assert [e.mode for e in found.values()] == ["inline", "apart", "auto"]
+    identities = [{**e.identity("r"), "model_id": "m"} for e in found.values()]
+    assert identities[0] == identities[1] == identities[2]
 
 
 def test_every_problem_of_an_entry_is_named_at_once(load: Load) -> None:

@@ -10,7 +10,9 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.engines.factory import build_engine, check_entry
 from batch_assets.engines.fake import FakeEngine
 from batch_assets.engines.openai_engine import OpenAIEngine
+from batch_assets.engines.vllm_apart import ApartVllm
 from batch_assets.engines.vllm_args import known_engine_args
+from batch_assets.engines.vllm_inline import InlineVllm
 
 
 def make_entry(engine: str, **fields: Any) -> ModelEntry:
@@ -20,7 +22,18 @@ def make_entry(engine: str, **fields: Any) -> ModelEntry:
 def test_each_kind_of_entry_has_its_engine(tmp_path: Path) -> None:
     assert isinstance(build_engine(make_entry("fake"), tmp_path), FakeEngine)
     assert isinstance(build_engine(make_entry("openai", base_url="http://x"), tmp_path), OpenAIEngine)
-    assert type(build_engine(make_entry("vllm"), tmp_path)).__name__ == "VllmEngine"
+    assert isinstance(build_engine(make_entry("vllm", mode="inline"), tmp_path), InlineVllm)
+    assert isinstance(build_engine(make_entry("vllm", mode="apart"), tmp_path), ApartVllm)
+
+
+def test_only_an_engine_whose_death_leaves_us_alive_can_be_restarted(tmp_path: Path) -> None:
+    entries = [
+        make_entry("fake"),
+        make_entry("openai", base_url="http://x"),
+        make_entry("vllm", mode="inline"),
+        make_entry("vllm", mode="apart"),
+    ]
+    assert [build_engine(e, tmp_path).is_restartable for e in entries] == [False, False, False, True]
 
 
 @pytest.mark.parametrize(

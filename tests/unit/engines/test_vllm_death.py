@@ -12,8 +12,8 @@ from batch_assets.core.errors import EngineDead, RequestFailed
 from batch_assets.core.models import ModelEntry, Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
-from batch_assets.engines import vllm_engine
-from batch_assets.engines.vllm_engine import VllmEngine
+from batch_assets.engines import vllm_inline
+from batch_assets.engines.vllm_inline import InlineVllm
 
 
 class StandIn:
@@ -41,11 +41,11 @@ class StandIn:
         return []
 
 
-def make_engine(monkeypatch: pytest.MonkeyPatch, inner: StandIn) -> VllmEngine:
-    monkeypatch.setattr(vllm_engine, "_start", lambda *_: inner)
-    monkeypatch.setattr(vllm_engine, "_sampling", lambda _request: None)
-    monkeypatch.setattr(vllm_engine, "locate_weights", lambda *_: None)
-    return VllmEngine(ModelEntry(model_id="m", weights="w", engine="vllm", timeout_s=30), Path())
+def make_engine(monkeypatch: pytest.MonkeyPatch, inner: StandIn) -> InlineVllm:
+    monkeypatch.setattr(vllm_inline, "_start", lambda *_: inner)
+    monkeypatch.setattr(vllm_inline, "make_sampling", lambda _request: None)
+    monkeypatch.setattr(vllm_inline, "locate_weights", lambda *_: None)
+    return InlineVllm(ModelEntry(model_id="m", weights="w", engine="vllm", timeout_s=30), Path())
 
 
 def ask(text: str) -> Request:

@@ -78,6 +78,30 @@ def test_figures_that_cannot_be_are_refused() -> None:
         report(attempts=1, asked_records=2)
 
 
+def test_the_numbers_are_what_is_known_and_can_be_plotted() -> None:
+    found = report().numbers()
+    assert all(type(value) in (int, float) for value in found.values())
+    assert (found["error_share"], found["invalid_share"], found["records_per_s"], found["total"]) == (
+        0.04, 0.06, 1.8, 100,
+    )  # fmt: skip
+    assert {"prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_s", "cost"} <= set(found)
+
+
+def test_what_is_unknown_is_no_number() -> None:
+    rates = {"records_per_s", "tokens_per_s", "latency_p50_s", "latency_p95_s"}
+    assert not rates & set(report(asked_records=0, attempts=0, engine_s=0.0, latencies_s=[]).numbers())
+    tokens = {"prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_s"}
+    assert not tokens & set(report(unknown_usage=100).numbers())
+    assert report(unknown_usage=99).numbers()["prompt_tokens"] == 9000
+    assert report(attempts=0, asked_records=0, unknown_usage=0, prompt_tokens=0).numbers()["prompt_tokens"] == 0
+
+
+def test_a_report_keeps_its_labels_and_one_without_them_has_none() -> None:
+    labelled = report().model_copy(update={"labels": {"label": {"a": 3}}})
+    assert RunReport.model_validate(labelled.model_dump(mode="json")) == labelled
+    assert RunReport.model_validate(report().model_dump(mode="json", exclude={"labels"})).labels == {}
+
+
 def find_percentile(values: list[int], share: Fraction) -> int:
     """Return the smallest value that at least `share` of all don't exceed, found by trying each."""
     return min(v for v in values if Fraction(sum(w <= v for w in values), len(values)) >= share)

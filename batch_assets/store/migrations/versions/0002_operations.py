@@ -19,14 +19,28 @@ def upgrade() -> None:
         sa.Column(
             "alert_key", sa.Text(), nullable=False, comment="run, asset, check and partition: one alert for each"
         ),
-        sa.Column("kind", sa.String(length=20), nullable=False, comment="check_failed or run_failed"),
-        sa.Column("title", sa.Text(), nullable=False),
+        sa.Column(
+            "kind", sa.String(length=20), nullable=False, comment="check_failed, check_warned or run_failed"
+        ),
+        sa.Column("subject", sa.Text(), nullable=False, comment="the task, for the title of a message"),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("link", sa.Text(), nullable=False),
         sa.Column("run_id", sa.String(length=64), nullable=False),
         sa.Column("created_at", batch_assets.store.tables.UtcDateTime(timezone=True), nullable=False),
         sa.Column(
             "sent_at", batch_assets.store.tables.UtcDateTime(timezone=True), nullable=True, comment="null: to be sent"
+        ),
+        sa.Column(
+            "delivered_to",
+            sa.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql"),
+            nullable=False,
+            comment="hashes of the receivers that have it",
+        ),
+        sa.Column(
+            "claimed_until",
+            batch_assets.store.tables.UtcDateTime(timezone=True),
+            nullable=True,
+            comment="null: nobody is sending it",
         ),
         sa.Column("tries", sa.Integer(), server_default="0", nullable=False),
         sa.Column("next_try_at", batch_assets.store.tables.UtcDateTime(timezone=True), nullable=False),

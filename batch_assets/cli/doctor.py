@@ -1,0 +1,98 @@
+"""`doctor`: what is installed, what would be used, what is wrong and what mends it. It changes nothing."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from batch_assets.cli.probes.alerts import probe_alerts, probe_outbox
+from batch_assets.cli.probes.findings import Finding, Level, guard
+from batch_assets.cli.probes.installed import probe_installed
+from batch_assets.cli.probes.instance import probe_instance
+from batch_assets.cli.probes.machine import probe_machine
+from batch_assets.cli.probes.models import probe_models, read_api_key
+from batch_assets.cli.probes.store import open_for_reading, probe_store
+from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
+from batch_assets.core.errors import BatchAssetsError, ConfigError
+from batch_assets.core.models import ModelEntry, load_models
+from batch_assets.settings import Settings, load_settings
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.WRONG: "bold red"}
+
+
+def examine() -> list[Finding]:
+    """Return the findings of all probes. Each is guarded: what breaks one doesn't keep the others from telling."""
+    sys.dont_write_bytecode = True  # the defs folder too stays as it is
+    found = guard("installed", probe_installed)
+    try:
+        settings = load_settings()
+    except ConfigError as e:
+        wrong = Finding(about="settings", says=str(e), level=Level.WRONG, mend="correct the variable that is named")
+        return [*found, wrong, *guard("machine", lambda: probe_machine(None, {}))]
+    models: dict[str, ModelEntry] = {}
+
+    def read_models() -> Iterator[Finding]:
+        models.update(load_models(settings.defs / "models.yaml"))
+        yield Finding(about="models", says=f"{len(models)} in {settings.defs / 'models.yaml'}")
+
+    found += guard("models", read_models)
+    secrets = list_secrets(settings, models)
+    project, broken = load_tasks(settings)
+    used = {m for task, _ in project.tasks.values() for m in task.models} if project else set(models)
+    found += guard("models", lambda: probe_models(settings, models, used, secrets), secrets)
+    found += [broken] if broken else guard("tasks", lambda: probe_tasks(project) if project else (), secrets)
+    found += guard("store", lambda: probe_store(settings), secrets)
+    found += guard("alerts", lambda: probe_alerts(settings), secrets)
+    found += guard("dagster", lambda: _probe_with_store(settings), secrets)
+    found += guard("machine", lambda: probe_machine(settings, models), secrets)
+    return found
+
+
+def _probe_with_store(settings: Settings) -> Iterator[Finding]:
+    """Yield what stands in the store as well as beside it."""
+    try:
+        with open_for_reading(settings) as connection:
+            if connection is not None:
+                yield from probe_outbox(connection)
+            yield from probe_instance(settings, connection)
+    except BatchAssetsError:  # the store's own probe has told
+        yield from probe_instance(settings, None)
+
+
+def list_secrets(settings: Settings, models: Mapping[str, ModelEntry]) -> list[str]:
+    """Return what no finding may show: passwords, addresses of alerts, API keys."""
+    found = [settings.db_password.get_secret_value(), *settings.alert_receivers, *map(read_api_key, models.values())]
+    try:
+        url = make_url(settings.store_url)
+    except (ArgumentError, ValueError):
+        found.append(settings.db_url)
+    else:
+        found += [url.password or "", str(url.query.get("password", ""))]
+    return sorted(filter(None, found), key=len, reverse=True)
+
+
+def is_well(found: Sequence[Finding]) -> bool:
+    """Say whether nothing is wrong."""
+    return not any(f.level is Level.WRONG for f in found)
+
+
+def findings_document(found: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings as plain data."""
+    lines = [{"level": f.level.value, "about": f.about, "says": f.says, "mend": f.mend} for f in found]
+    return {"is_well": is_well(found), "findings": lines}
+
+
+def print_findings(console: Console, found: Sequence[Finding]) -> None:
+    """Print a line for each finding, and below it the command that mends it."""
+    width = max((len(f.about) for f in found), default=0)
+    for f in found:
+        level = Text(f"{f.level.value:<6}", _STYLES[f.level])
+        console.print(level + Text(f"{f.about:<{width}}  {f.says}"), soft_wrap=True)
+        if f.mend:
+            console.print(Text(f"{'':<6}{'':<{width}}  → {f.mend}", "cyan"), soft_wrap=True)
+    counts = {level: sum(f.level is level for f in found) for level in Level}
+    console.print(f"{counts[Level.WRONG]} wrong, {counts[Level.WARN]} warnings, {counts[Level.OK]} ok", highlight=False)

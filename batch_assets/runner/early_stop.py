@@ -1,0 +1,81 @@
+"""Stops a run whose errors have surely passed their limit, so that the rest isn't spent on the same fault."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from batch_assets.core.acceptance import Verdict
+from batch_assets.core.attempts import Status
+from batch_assets.core.errors import TooManyErrors
+from batch_assets.reports.interval import wilson_interval
+from batch_assets.runner.work import Ask, PartitionWork
+
+Z = 3.0
+"""Standard deviations: a variant whose share is at its limit is stopped by chance about once in a thousand looks."""
+
+SHOWN_CHARACTERS = 200
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What became of the records of one variant that this run has asked."""
+
+    work: PartitionWork
+    asked: int = 0
+    settled: int = 0
+    kinds: Counter[str] = field(default_factory=Counter[str])
+    words: dict[str, str] = field(default_factory=dict[str, str])
+    """By kind, what the first such error said."""
+
+
+class EarlyStop:
+    """Counts, by variant, the records that this run has asked of the model, and those that ended in errors.
+
+    A run stops once `min_records` have settled and the lower bound of the Wilson interval of the error share is above
+    `max_error_share`. The share is that of all records asked, and those in flight or waiting for their next attempt
+    count as good: failures often come back at once and answers late, so that the first to settle say little.
+
+    Records that cost no request are not counted: empty ones, those that can't be rendered, those that took another's
+    answer. Stopping saves nothing there, they are as bad in the next run, and one strange batch would stop all others;
+    the check error_share judges them, batch by batch.
+    """
+
+    def __init__(self) -> None:
+        self._variants: dict[tuple[str, str], _Asked] = {}
+
+    def note_sent(self, ask: Ask) -> None:
+        """Count a record when its first attempt of this run leaves."""
+        if not ask.failed:
+            self._of(ask).asked += 1
+
+    def note_settled(self, ask: Ask, verdict: Verdict) -> None:
+        """Count a record that has got its row."""
+        counts = self._of(ask)
+        counts.settled += 1
+        if verdict.status is Status.ERROR:
+            kind = str(verdict.error_kind)
+            counts.kinds[kind] += 1
+            counts.words.setdefault(kind, (verdict.error or "")[:SHOWN_CHARACTERS])
+
+    def find_reason(self) -> TooManyErrors | None:
+        """Return the error that stops the run if a variant has failed too often, else None."""
+        return next((e for counts in self._variants.values() if (e := _judge(counts)) is not None), None)
+
+    def _of(self, ask: Ask) -> _Asked:
+        work = ask.partition.work
+        return self._variants.setdefault((work.task.name, work.variant.key), _Asked(work))
+
+
+def _judge(counts: _Asked) -> TooManyErrors | None:
+    limits, errors = counts.work.task.thresholds, counts.kinds.total()
+    if not limits.stop_early or counts.settled < limits.min_records:
+        return None
+    low, _ = wilson_interval(errors, counts.asked, Z)
+    if low <= limits.max_error_share:
+        return None
+    kind, n = counts.kinds.most_common(1)[0]
+    return TooManyErrors(
+        f"{counts.work.task.name} {counts.work.variant.key}: {errors} of the {counts.settled} records settled in this "
+        f"run are errors, more than max_error_share ({limits.max_error_share:.1%}) allows; {n} are {kind}, the first: "
+        f"{counts.words[kind]}. The run stopped and the rest stays pending: mend the cause and run again, or change "
+        "max_error_share or stop_early in the task's thresholds"
+    )

@@ -1,0 +1,155 @@
+"""The planner as sensors: new data, whatever is missing or stale, and the results of what is finished.
+
+They look, and launch the planner's job, which does the reading: a tick has a minute. What is on the way already is
+passed over, so that a tick too many does no harm.
+"""
+
+import datetime as dt
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import dagster as dg
+from dagster import DagsterInstance, RunsFilter
+
+from batch_assets.core.tasks import Task
+from batch_assets.launches import (
+    OUTPUTS_JOB,
+    PLAN_JOB,
+    RESULTS_JOB,
+    RUN_ENDED,
+    Choice,
+    InFlight,
+    choose,
+    find_in_flight,
+    find_rest_until,
+    job_name,
+    plan_request,
+    results_request,
+)
+from batch_assets.planner import Plan, Selection, make_plan
+from batch_assets.resources import Platform, open_platform
+from batch_assets.settings import load_settings
+from batch_assets.sources.base import Source
+from batch_assets.store.database import now
+from batch_assets.store.failures import Step, load_failing
+
+EVERY_S = 30
+MAX_BATCHES = 100
+MAX_PARTITIONS = 10_000
+MAX_RESULTS = 1000
+FOLLOW_AT_ONCE, FOLLOW_EVERY_S = 100, 120.0
+"""While outputs are being made, results follow when so many have gathered or so much time has passed."""
+
+Tick = dg.RunRequest | dg.SkipReason
+
+
+def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinition]:
+    """Build the three sensors of one task."""
+
+    @dg.sensor(
+        name=f"{task.name}__new_data",
+        job_name=PLAN_JOB,
+        minimum_interval_seconds=EVERY_S,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Asks all variants of each batch of {task.name} that is new or changed since this was turned on.",
+    )
+    def new_data(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        since = dt.datetime.fromisoformat(context.cursor) if context.cursor else now()
+        found = _request(task, source, context.instance, Selection(since=since), since=since.isoformat())
+        return _answer(found, cursor=since.isoformat())
+
+    @dg.sensor(
+        name=f"{task.name}__missing_and_stale",
+        job_name=PLAN_JOB,
+        minimum_interval_seconds=EVERY_S,
+        default_status=dg.DefaultSensorStatus.STOPPED,
+        description=f"Asks whatever is missing or stale in {task.name}, an edited prompt's partitions included.",
+    )
+    def missing_and_stale(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return _answer(_request(task, source, context.instance, Selection()))
+
+    @dg.sensor(
+        name=f"{task.name}__results_follow",
+        job_name=job_name(task.name, RESULTS_JOB),
+        minimum_interval_seconds=EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Makes the results of finished output partitions of {task.name}; asks no model.",
+    )
+    def results_follow(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return _answer(_follow(task, source, context.instance))
+
+    return [new_data, missing_and_stale, results_follow]
+
+
+def _answer(tick: Tick, cursor: str | None = None) -> dg.SensorResult:
+    if isinstance(tick, dg.SkipReason):
+        return dg.SensorResult(skip_reason=tick, cursor=cursor)
+    return dg.SensorResult(run_requests=[tick], cursor=cursor)
+
+
+def _request(task: Task, source: Source, instance: DagsterInstance, selection: Selection, **config: str) -> Tick:
+    """Request a run of the planner's job, if it would find something to launch."""
+    with _open() as platform:
+        in_flight = find_in_flight(instance, task)
+        if in_flight.is_planning:
+            return dg.SkipReason("the planner is at work")
+        _, choice = _look(task, source, platform, instance, in_flight, selection)
+    rest_until = find_rest_until(instance, PLAN_JOB, task)
+    if rest_until and now() < rest_until:
+        return dg.SkipReason(f"the planner's last run failed; it rests until {rest_until:%H:%M:%S} UTC")
+    if not choice.unfrozen and not _has_rested(task, instance, choice):
+        return dg.SkipReason(f"{choice.tell()}; the last runs failed, and the next is later")
+    if not choice.unfrozen and not choice.needs:
+        return dg.SkipReason(choice.tell())
+    return plan_request(task, max_batches=MAX_BATCHES, max_partitions=MAX_PARTITIONS, **config)
+
+
+def _has_rested(task: Task, instance: DagsterInstance, choice: Choice) -> bool:
+    """Say whether some model that is needed may be launched now."""
+    models = {task.variants[n.partition.variant].model.model_id for n in choice.needs}
+    rests = [find_rest_until(instance, job_name(task.name, OUTPUTS_JOB, m), task) for m in models]
+    return not rests or any(until is None or until <= now() for until in rests)
+
+
+def _follow(task: Task, source: Source, instance: DagsterInstance) -> Tick:
+    with _open() as platform:
+        in_flight = find_in_flight(instance, task)
+        plan, choice = _look(task, source, platform, instance, in_flight, Selection())
+    if not choice.outdated:
+        return dg.SkipReason("every finished output partition has its results, or a gate holds them back")
+    is_asking = bool(in_flight.partitions.get(Step.OUTPUTS)) or any(n.leased_by for n in plan.needs)
+    job = job_name(task.name, RESULTS_JOB)
+    if is_asking and len(choice.outdated) < FOLLOW_AT_ONCE and _ended_lately(instance, job):
+        return dg.SkipReason(f"{len(choice.outdated)} partitions are finished; their results follow with the next ones")
+    rest_until = find_rest_until(instance, job, task)
+    if rest_until and now() < rest_until:
+        return dg.SkipReason(f"the last run of {job} failed; the next is at {rest_until:%H:%M:%S} UTC")
+    return results_request(task, choice.outdated[:MAX_RESULTS])
+
+
+def _ended_lately(instance: DagsterInstance, job: str) -> bool:
+    records = instance.get_run_records(RunsFilter(job_name=job, statuses=list(RUN_ENDED)), limit=1)
+    return bool(records) and now().timestamp() - (records[0].end_time or 0.0) < FOLLOW_EVERY_S
+
+
+def _look(
+    task: Task,
+    source: Source,
+    platform: Platform,
+    instance: DagsterInstance,
+    in_flight: InFlight,
+    selection: Selection,
+) -> tuple[Plan, Choice]:
+    plan = make_plan(task, source, platform, instance, selection=selection, is_counting=False)
+    with platform.database.read() as connection:
+        failing = load_failing(connection, task.name)
+    return plan, choose(plan, failing, in_flight, now())
+
+
+@contextmanager
+def _open() -> Generator[Platform, None, None]:
+    platform = open_platform(load_settings())
+    try:
+        yield platform
+    finally:
+        platform.database.close()

@@ -1,0 +1,110 @@
+"""`up`: a child that dies is started again so many times, and none outlives its parent."""
+
+import subprocess
+import sys
+from typing import Any
+
+import psutil
+import pytest
+
+from batch_assets.cli.webui import READY, RESTARTS_COUNT_S, Child, read_state
+
+
+def make_child(code: str, *delays_s: float) -> Child:
+    return Child(name="daemon", command=[sys.executable, "-c", code], environment={}, delays_s=delays_s)
+
+
+def die(child: Child, now: float) -> bool:
+    """Let it end, and look after it as often as it takes to start it again."""
+    assert child.process is not None
+    child.process.wait(30)
+    return child.look_after(now)
+
+
+def test_a_child_that_dies_is_started_again_after_its_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    child = make_child("raise SystemExit(7)", 0, 5)
+    child.start()
+    assert die(child, now=100.0)
+    assert "the daemon ended with status 7; it starts again in 0 s" in capsys.readouterr().err
+    assert child.look_after(100.0) and child.process is not None
+    assert die(child, now=101.0)
+    assert child.look_after(105.9) and child.process is None, "not before its wait is over"
+    assert child.look_after(106.0) and child.process is not None
+    child.process.wait(30)
+
+
+def test_a_child_that_lives_is_left_alone() -> None:
+    child = make_child("input()")
+    child.start()
+    assert child.process is not None
+    before = child.process
+    assert child.look_after(1.0) and child.process is before
+    before.kill()
+    before.wait(30)
+
+
+def test_a_child_that_dies_too_often_is_given_up_and_old_deaths_are_forgotten(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    child = make_child("pass", 0, 0)
+    child.start()
+    for now in (1.0, 2.0):
+        assert die(child, now) and child.look_after(now)
+    assert die(child, now=2.0 + RESTARTS_COUNT_S), "the first two are long ago"
+    assert child.look_after(2.0 + RESTARTS_COUNT_S)
+    assert die(child, now=3.0 + RESTARTS_COUNT_S)
+    assert child.look_after(3.0 + RESTARTS_COUNT_S)
+    assert not die(child, now=4.0 + RESTARTS_COUNT_S)
+    assert "ended with status 0, 3 times within 10 minutes" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process that its parent died")
+def test_a_child_ends_with_its_parent_however_that_ends() -> None:
+    code = (
+        "import os, subprocess, sys\n"
+        "command = [sys.executable, '-m', 'batch_assets.cli.end_with_parent', str(os.getpid())]\n"
+        "code = 'import time; print(0, flush=True); time.sleep(60)'\n"
+        "child = subprocess.Popen([*command, sys.executable, '-c', code],"
+        " stdout=subprocess.PIPE, text=True, start_new_session=True)\n"
+        "child.stdout.readline()\n"
+        "print(child.pid, flush=True)\n"
+        "input()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = psutil.Process(int(parent.stdout.readline()))
+    assert child.is_running() and "end_with_parent" not in " ".join(child.cmdline()), "it has become the command"
+    parent.kill()
+    parent.wait(30)
+    assert psutil.wait_procs([child], timeout=30)[1] == []
+
+
+def test_a_child_whose_parent_is_gone_before_it_could_ask_never_starts() -> None:
+    command = [sys.executable, "-m", "batch_assets.cli.end_with_parent", "1", sys.executable, "-c", "print('started')"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (3, "")
+
+
+def answer(load_status: str = "LOADED", message: str | None = None, *healthy: bool) -> dict[str, Any]:
+    error = {} if message is None else {"message": message}
+    statuses = [{"daemonType": "SENSOR", "required": True, "healthy": h} for h in healthy or (True,)]
+    unused = {"daemonType": "ASSET", "required": False, "healthy": False}
+    return {
+        "workspaceOrError": {"locationEntries": [{"loadStatus": load_status, "locationOrLoadError": error}]},
+        "instance": {"daemonHealth": {"allDaemonStatuses": [*statuses, unused]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (answer(), READY),
+        (answer("LOADING"), ""),
+        (answer("LOADED", None, True, False), ""),
+        (answer("LOADED", "no such prompt\n", False), "the definitions don't load: no such prompt\nmend them, "),
+        ({**answer(), "workspaceOrError": {"locationEntries": []}}, ""),
+    ],
+)
+def test_readiness_is_the_webserver_the_daemons_and_the_definitions(found: dict[str, Any], said: str) -> None:
+    state = read_state(found)
+    assert state.startswith(said) and bool(state) == bool(said)

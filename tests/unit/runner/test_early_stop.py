@@ -1,0 +1,135 @@
+"""When a run's errors are surely too many."""
+
+import random
+from pathlib import Path
+
+import pytest
+from factories import make_records, make_task, make_work
+
+from batch_assets.core.acceptance import Verdict
+from batch_assets.core.attempts import ErrorKind, Status
+from batch_assets.core.requests import Request
+from batch_assets.core.tasks import Thresholds
+from batch_assets.runner.early_stop import EarlyStop
+from batch_assets.runner.work import Ask, OpenPartition, PartitionWork
+
+OK = Verdict(status=Status.OK, payload={})
+INVALID = Verdict(status=Status.INVALID, error_kind=ErrorKind.SCHEMA, error="label: not one of")
+TIMEOUT = Verdict(status=Status.ERROR, error_kind=ErrorKind.TIMEOUT, error="no answer in 3 s")
+CUT = Verdict(status=Status.ERROR, error_kind=ErrorKind.CONTEXT_LENGTH, error="9000 tokens")
+
+
+def make_ask(work: PartitionWork, number: int = 0) -> Ask:
+    messages = work.variant.prompt.render(make_records([f"r{number}"])[0])
+    request = Request(request_key=f"k{number}", messages=messages, schema={}, sampling=work.variant.model.sampling)
+    partition = OpenPartition(work=work, chunks=iter(()))
+    return Ask(
+        partition=partition, item_id="1", input_hash="h", request=request, attempts_before=0, is_suspect=False
+    )  # fmt: skip
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> PartitionWork:
+    return work_with(tmp_path)
+
+
+def work_with(folder: Path, variant: str | None = None, **limits: float | bool) -> PartitionWork:
+    thresholds = Thresholds.model_validate({"max_error_share": 0.1, "min_records": 20, **limits})
+    return make_work(make_task(folder, prompts=["v1", "v2"], thresholds=thresholds), "b1", [], variant)
+
+
+def settle(stop: EarlyStop, ask: Ask, *verdicts: Verdict) -> None:
+    for verdict in verdicts:
+        stop.note_sent(ask)
+        stop.note_settled(ask, verdict)
+
+
+def test_below_the_floor_nothing_stops_a_run(work: PartitionWork) -> None:
+    stop, ask = EarlyStop(), make_ask(work)
+    settle(stop, ask, *[TIMEOUT] * 19)
+    assert stop.find_reason() is None
+    settle(stop, ask, TIMEOUT)
+    assert stop.find_reason() is not None
+
+
+def test_the_reason_says_which_variant_how_many_the_limit_and_the_commonest_error(work: PartitionWork) -> None:
+    stop, ask = EarlyStop(), make_ask(work)
+    later = Verdict(status=Status.ERROR, error_kind=ErrorKind.TIMEOUT, error="another")
+    settle(stop, ask, OK, INVALID, CUT, TIMEOUT, *[later] * 26)
+    words = str(stop.find_reason())
+    assert words.startswith("t v1--m1: 28 of the 30 records settled in this run are errors")
+    assert "max_error_share (10.0%)" in words
+    assert "27 are timeout, the first: no answer in 3 s." in words
+    assert "the rest stays pending" in words
+
+
+def test_a_share_near_its_limit_is_not_surely_above_it(work: PartitionWork) -> None:
+    stop, ask = EarlyStop(), make_ask(work)
+    settle(stop, ask, *[OK] * 80, *[TIMEOUT] * 17)
+    assert stop.find_reason() is None, "17 of 97, at z = 3: at least 8.9 %"
+    settle(stop, ask, *[TIMEOUT] * 3)
+    assert stop.find_reason() is not None, "20 of 100: at least 10.7 %"
+
+
+def test_invalid_answers_are_no_errors(work: PartitionWork) -> None:
+    stop = EarlyStop()
+    settle(stop, make_ask(work), *[INVALID] * 200)
+    assert stop.find_reason() is None
+
+
+def test_records_in_flight_count_as_good(work: PartitionWork) -> None:
+    # Refusals come back at once and answers late: the first to settle are all errors, and say little of the others.
+    stop, ask = EarlyStop(), make_ask(work)
+    for _ in range(400):
+        stop.note_sent(ask)
+    for _ in range(30):
+        stop.note_settled(ask, CUT)
+    assert stop.find_reason() is None
+    for _ in range(60):
+        stop.note_settled(ask, CUT)
+    assert stop.find_reason() is not None
+
+
+def test_a_record_counts_once_however_often_it_is_tried(work: PartitionWork) -> None:
+    stop, ask = EarlyStop(), make_ask(work)
+    for ask.failed in range(3):
+        for _ in range(25):
+            stop.note_sent(ask)
+    for _ in range(25):
+        stop.note_settled(ask, TIMEOUT)
+    assert "25 of the 25 records" in str(stop.find_reason())
+
+
+def test_variants_are_counted_apart(tmp_path: Path) -> None:
+    stop = EarlyStop()
+    settle(stop, make_ask(work_with(tmp_path)), *[OK] * 500)
+    settle(stop, make_ask(work_with(tmp_path, "v2--m1")), *[TIMEOUT] * 19)
+    assert stop.find_reason() is None
+    settle(stop, make_ask(work_with(tmp_path, "v2--m1")), TIMEOUT)
+    assert str(stop.find_reason()).startswith("t v2--m1: 20 of the 20")
+
+
+@pytest.mark.parametrize("limits", [{"stop_early": False}, {"max_error_share": 1.0}])
+def test_a_task_may_have_it_otherwise(tmp_path: Path, limits: dict[str, float]) -> None:
+    stop = EarlyStop()
+    settle(stop, make_ask(work_with(tmp_path, **limits)), *[TIMEOUT] * 500)
+    assert stop.find_reason() is None
+
+
+def count_stops(folder: Path, share: float, records: int, runs: int) -> int:
+    """Return how many of `runs` are stopped where each of `records` fails with probability `share`."""
+    ask, stopped = make_ask(work_with(folder)), 0
+    for seed in range(runs):
+        rng, stop = random.Random(seed), EarlyStop()
+        for _ in range(records):
+            settle(stop, ask, TIMEOUT if rng.random() < share else OK)
+            if stop.find_reason():
+                stopped += 1
+                break
+    return stopped
+
+
+def test_it_is_not_jumpy_and_not_asleep(tmp_path: Path) -> None:
+    assert count_stops(tmp_path, 0.05, 1000, 40) == 0  # half of the limit
+    assert count_stops(tmp_path, 0.10, 1000, 40) <= 4  # at the limit, looked at a thousand times
+    assert count_stops(tmp_path, 0.20, 1000, 40) == 40  # twice the limit
