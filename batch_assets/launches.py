@@ -21,7 +21,7 @@ from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarge
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import Need, Plan
+from batch_assets.planner import LLM_OUTPUTS, Need, Plan, asset_key
 from batch_assets.sources.base import BatchRef
 from batch_assets.store.failures import Failing, Step
 
@@ -32,6 +32,8 @@ DEFINITIONS = "batch_assets.definitions"
 """The module that the webserver and the daemon load."""
 
 SOURCES_JOB, OUTPUTS_JOB, RESULTS_JOB = "sources", "outputs", "results"
+ASSET_JOB = "__ASSET_JOB"
+"""Dagster's name of the runs that people and backfills start on assets."""
 TASK_TAG, LAUNCHED_BY_TAG = "batch_assets/task", "batch_assets/launched_by"
 RUN_ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 UNFINISHED = [s for s in DagsterRunStatus if s not in RUN_ENDED]
@@ -80,6 +82,8 @@ class InFlight:
 
     partitions: Mapping[Step, frozenset[str]] = field(default_factory=dict[Step, frozenset[str]])
     is_planning: bool = False
+    is_asking: bool = False
+    """Whether some run makes outputs, the asset's own runs included."""
 
     def has(self, step: Step, partition: str) -> bool:
         """Say whether some run has it on its list."""
@@ -104,7 +108,13 @@ def find_in_flight(instance: DagsterInstance, task: Task, *, but: str = "") -> I
         for run in instance.get_runs(RunsFilter(job_name=PLAN_JOB, statuses=UNFINISHED))
         if run.run_id != but and read_config(run).get("task", "") in ("", task.name)
     ]
-    return InFlight(partitions={s: frozenset(p) for s, p in found.items()}, is_planning=bool(planning))
+    outputs = asset_key(task, LLM_OUTPUTS)
+    by_hand = instance.get_runs(RunsFilter(job_name=ASSET_JOB, statuses=UNFINISHED))
+    return InFlight(
+        partitions={s: frozenset(p) for s, p in found.items()},
+        is_planning=bool(planning),
+        is_asking=bool(found[Step.OUTPUTS]) or any(outputs in (run.asset_selection or ()) for run in by_hand),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

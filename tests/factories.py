@@ -481,13 +481,13 @@ class Stage:
         sync_partitions(task, self.source, self.instance)
         plan = self.plan(task, selection=Selection.of(**selection), retry=retry)
         self._report(task, specify(task, platform, plan.unspecified))
-        self._report(task, freeze(task, self.source, platform, [ref.batch for ref in plan.unfrozen], []))
-        partitions = [n.partition for n in plan.needs if n.leased_by is None]
         run_id = f"run-{next(_numbers)}"
+        self._report(task, freeze(task, self.source, platform, [ref.batch for ref in plan.unfrozen], [], run_id))
+        partitions = [n.partition for n in plan.needs if n.leased_by is None]
         stamps = produce(task, platform, partitions, [], run_id=run_id, retry=retry, total=0, log=lambda _line: None)
         self._report(task, stamps)
         after = self.plan(task, selection=Selection.of(**selection))
-        self._report(task, follow(task, platform, after.outdated, [], []))
+        self._report(task, follow(task, platform, after.outdated, [], [], run_id=run_id))
         return engine
 
     def report(self, task: Task, asset: str, partition: str, data_version: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import polars as pl
 import sqlalchemy as sa
 
-from batch_assets.core.cursors import Cursor, StreamRow
+from batch_assets.core.cursors import Cursor, Place, StreamRow
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch
 from batch_assets.sources.sql import SqlSource
 from batch_assets.store.database import Database
@@ -69,17 +69,27 @@ def make_sql_source(url: str, **fields: Any) -> SqlSource:
 
 
 class ListStream:
-    """A stream of rows in a list, which a test changes. It has no lookback."""
+    """A stream of rows in a list, which a test changes; read in chunks of `chunk`."""
 
-    def __init__(self, *rows: tuple[str, Cursor], max_records: int = 3, max_age_s: float = 60.0) -> None:
-        self.rows = [StreamRow(*row) for row in rows]
+    def __init__(
+        self,
+        *rows: tuple[str, Cursor],
+        max_records: int = 3,
+        max_age_s: float = 60.0,
+        lookback: float = 0.0,
+        chunk: int = 2,
+    ) -> None:
+        self.rows: list[StreamRow] = []
+        self.add(*rows)
+        self.lookback = lookback
+        self.chunk = chunk
         self.max_records = max_records
         self.max_age_s = max_age_s
         self.place = "a list"
         self.nulls: Mapping[str, int] = {}
 
     def add(self, *rows: tuple[str, Cursor]) -> None:
-        self.rows += [StreamRow(*row) for row in rows]
+        self.rows += [StreamRow(item_id, cursor, item_id) for item_id, cursor in rows]
 
     def bind(self, folder: Path) -> Self:
         return self
@@ -87,11 +97,16 @@ class ListStream:
     def columns(self) -> tuple[str, ...] | None:
         return (ITEM_ID,)
 
-    def scan(self, after: Cursor | None) -> Generator[Sequence[StreamRow], None, None]:
-        found = [row for row in self.rows if after is None or row.cursor >= after]  # type: ignore[operator]
+    def scan(self, after: Place | None, until: Place | None = None) -> Generator[Sequence[StreamRow], None, None]:
+        def stands(row: StreamRow, place: Place) -> bool:
+            """Say whether a row is at or before a place."""
+            key = "" if place.key is None else place.key
+            return (row.cursor, row.item_id) <= (place.cursor, key)
+
+        found = [r for r in self.rows if (not after or not stands(r, after)) and (not until or stands(r, until))]
         found.sort(key=lambda row: (row.cursor, row.item_id))
-        for start in range(0, len(found), 2):
-            yield found[start : start + 2]
+        for start in range(0, len(found), self.chunk):
+            yield found[start : start + self.chunk]
 
     def count_unseen(self) -> Mapping[str, int]:
         return self.nulls

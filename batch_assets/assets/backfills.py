@@ -1,10 +1,10 @@
 """Backfills with holes: the first run of one takes over the partitions of the others, so that one engine start does.
 
-Dagster cuts a selection with holes into a run per contiguous range. All of them are in the queue before the first has
-a slot of the pool; they are of the same backfill, so what this run materializes counts for it.
+Dagster cuts a selection with holes into a run per contiguous range. They are of the same backfill, so what this run
+materializes counts for it; those that still wait in the queue at its end are ended as done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import dagster as dg
 from dagster import DagsterEvent, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
@@ -13,48 +13,67 @@ from batch_assets.assets.events import BACKFILL_TAG
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG, RANGE_END_TAG = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+_NOT_ENDED = [
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+]
 
 
-def find_siblings(instance: DagsterInstance, run: DagsterRun) -> list[DagsterRun]:
-    """Return the runs of the same backfill that wait in the queue to make the same assets."""
-    backfill = run.tags.get(BACKFILL_TAG)
-    if backfill is None:
-        return []
-    queued = instance.get_runs(RunsFilter(tags={BACKFILL_TAG: backfill}, statuses=[DagsterRunStatus.QUEUED]))
-    return [r for r in queued if r.asset_selection == run.asset_selection and r.run_config == run.run_config]
+class Siblings:
+    """The other runs of a run's backfill that are to make the same asset."""
 
+    def __init__(self, instance: DagsterInstance, run: DagsterRun, definition: dg.PartitionsDefinition[str]) -> None:
+        self._instance = instance
+        self._run = run
+        self._definition = definition
+        self._backfill = run.tags.get(BACKFILL_TAG)
 
-def list_partitions(
-    instance: DagsterInstance, definition: dg.PartitionsDefinition[str], runs: Sequence[DagsterRun]
-) -> list[str]:
-    """Return the keys that runs are to make."""
-    keys: list[str] = []
-    with dg.partition_loading_context(dynamic_partitions_store=instance):
-        for run in runs:
-            if PARTITION_TAG in run.tags:
-                keys.append(run.tags[PARTITION_TAG])
-            elif RANGE_START_TAG in run.tags:
-                bounds = dg.PartitionKeyRange(run.tags[RANGE_START_TAG], run.tags[RANGE_END_TAG])
-                keys += definition.get_partition_keys_in_range(bounds)
-    return keys
+    def list_partitions(self) -> list[str]:
+        """Return the keys that they are to make: runs that haven't ended, and those that Dagster is about to submit.
 
+        One that was started waits for its slot of the pool while this run has it. Where there are more slots it may be
+        at work: then it holds the leases of its partitions.
+        """
+        if self._backfill is None:
+            return []
+        found = [self._read(r.tags) for r in self._find(_NOT_ENDED)]
+        backfill = self._instance.get_backfill(self._backfill)
+        for request in (backfill.submitting_run_requests or ()) if backfill else ():
+            if set(request.asset_selection or ()) == set(self._run.asset_selection or ()):
+                key = {PARTITION_TAG: request.partition_key} if request.partition_key else {}
+                found.append(self._read({**request.tags, **key}))
+        return list(dict.fromkeys(key for keys in found for key in keys))
 
-def end_siblings(instance: DagsterInstance, run: DagsterRun, siblings: Sequence[DagsterRun]) -> None:
-    """Take runs whose partitions are all made out of the queue, as successes that say by whom.
+    def end(self, made: Collection[str]) -> None:
+        """End those in the queue whose partitions are all made, as successes that say by whom.
 
-    One that has left the queue in the meantime is let run: it finds everything done.
-    """
-    for sibling in siblings:
-        now = instance.get_run_by_id(sibling.run_id)
-        if now is None or now.status is not DagsterRunStatus.QUEUED:
-            continue
-        instance.report_engine_event(
-            f"Its partitions were brought up to date by run {run.run_id} of the same backfill, with one engine start.",
-            sibling,
-        )
-        done = DagsterEvent(
-            event_type_value=dg.DagsterEventType.PIPELINE_SUCCESS.value,
-            job_name=sibling.job_name,
-            message=f"Done by run {run.run_id}.",
-        )
-        instance.report_dagster_event(done, run_id=sibling.run_id)
+        One that leaves the queue at this moment is let run: it finds everything done.
+        """
+        if self._backfill is None:
+            return
+        for sibling in self._find([DagsterRunStatus.QUEUED]):
+            if set(self._read(sibling.tags)) <= set(made):
+                words = f"Its partitions were brought up to date by run {self._run.run_id} of the same backfill."
+                self._instance.report_engine_event(words, sibling)
+                done = DagsterEvent(
+                    event_type_value=dg.DagsterEventType.PIPELINE_SUCCESS.value,
+                    job_name=sibling.job_name,
+                    message=words,
+                )
+                self._instance.report_dagster_event(done, run_id=sibling.run_id)
+
+    def _find(self, statuses: Sequence[DagsterRunStatus]) -> list[DagsterRun]:
+        found = self._instance.get_runs(RunsFilter(tags={BACKFILL_TAG: self._backfill or ""}, statuses=statuses))
+        same = (self._run.asset_selection, self._run.run_config)
+        return [r for r in found if r.run_id != self._run.run_id and (r.asset_selection, r.run_config) == same]
+
+    def _read(self, tags: Mapping[str, str]) -> Sequence[str]:
+        if PARTITION_TAG in tags:
+            return [tags[PARTITION_TAG]]
+        if RANGE_START_TAG not in tags:
+            return []
+        bounds = dg.PartitionKeyRange(tags[RANGE_START_TAG], tags[RANGE_END_TAG])
+        with dg.partition_loading_context(dynamic_partitions_store=self._instance):
+            return [str(k) for k in self._definition.get_partition_keys_in_range(bounds)]

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import dagster as dg
 
 from batch_assets.core.tasks import Task
+from batch_assets.event_log import keep_event_log_open
 from batch_assets.planner import VALIDATED_RESULTS, asset_key
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -94,11 +95,12 @@ def emit(
     findings under none. What a run of one partition makes beside its own are the partitions that it took over.
     """
     own = str(context.partition_key) if context.has_partition_key else None
-    for stamp in stamps:
-        if stamp.partition == own:
-            yield to_result(task, stamp)
-        else:
-            yield from to_events(task, stamp, context.run.tags)
+    with keep_event_log_open(context.instance, context.run.run_id):
+        for stamp in stamps:
+            if stamp.partition == own:
+                yield to_result(task, stamp)
+            else:
+                yield from to_events(task, stamp, context.run.tags)
     if own is None:
         for key in context.selected_asset_check_keys:
             yield dg.Output(None, output_name=f"{key.asset_key.to_python_identifier()}_{key.name}")

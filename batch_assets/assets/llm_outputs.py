@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from batch_assets.assets.backfills import end_siblings, find_siblings, list_partitions
+from batch_assets.assets.backfills import Siblings
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
@@ -85,18 +85,25 @@ def build_llm_outputs(
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        siblings = find_siblings(context.instance, context.run)
-        theirs = list_partitions(context.instance, output_partitions(task.name), siblings)
-        keys = dict.fromkeys([*map(str, context.partition_keys), *theirs])
-        if siblings:
-            context.log.info(f"took over {len(theirs)} partitions of {len(siblings)} more runs of this backfill")
-        partitions = [parse_partition_key(k) for k in keys]
+        siblings = Siblings(context.instance, context.run, output_partitions(task.name))
+        own = [str(k) for k in context.partition_keys]
+        theirs = [k for k in siblings.list_partitions() if k not in own]
+        if theirs:
+            context.log.info(f"takes over {len(theirs)} partitions of other runs of this backfill: one engine start")
         stamps = produce(
-            task, platform, partitions, checks,
+            task, platform, [parse_partition_key(k) for k in own], checks,
             run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
+            taken_over=[parse_partition_key(k) for k in theirs],
         )  # fmt: skip
-        yield from emit(context, task, stamps)
-        end_siblings(context.instance, context.run, siblings)
+        made: set[str] = set()
+
+        def note_made() -> Iterator[Stamp]:
+            for stamp in stamps:
+                made.add(stamp.partition)
+                yield stamp
+
+        yield from emit(context, task, note_made())
+        siblings.end(made)
 
     return llm_outputs
 
@@ -111,17 +118,20 @@ def produce(
     retry: RetryMode,
     total: int,
     log: Callable[[str], object],
+    taken_over: Sequence[PartitionKey] = (),
 ) -> Iterator[Stamp]:
     """Bring output partitions up to date, model by model, one engine start for each; yield each as it is finished.
 
-    Raises ConfigError where a batch was never frozen, and PartitionLeased at the end where another run held some.
+    Raises ConfigError where a batch was never frozen, and PartitionLeased at the end where another run held some. Those
+    taken over from another run are passed over instead: that run will tell.
     """
     unknown = [str(p) for p in partitions if p.variant not in task.variants]
     if unknown:
         raise ConfigError(f"task {task.name}: no variant for {', '.join(unknown)}; it has {', '.join(task.variants)}")
     leased: list[str] = []
+    ready = [p for p in taken_over if p.variant in task.variants and build_work(task, platform, p) is not None]
     for model in task.models.values():
-        mine = [p for p in partitions if task.variants[p.variant].model.model_id == model.model_id]
+        mine = [p for p in (*partitions, *ready) if task.variants[p.variant].model.model_id == model.model_id]
         if not mine:
             continue
         runner = Runner(
@@ -135,7 +145,8 @@ def produce(
         )
         for outcome in drive(runner, (_find_work(task, platform, p) for p in mine)):
             if outcome.leased_by is not None:
-                leased.append(outcome.leased_by)
+                if PartitionKey(outcome.work.batch, outcome.work.variant.key) not in ready:
+                    leased.append(outcome.leased_by)
             else:
                 yield stamp_outcome(platform, outcome, model, checks)
     if leased:

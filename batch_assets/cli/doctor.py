@@ -1,9 +1,12 @@
 """`doctor`: what is installed, what would be used, what is wrong and what mends it. It changes nothing."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import sqlalchemy as sa
 from rich.console import Console
 from rich.text import Text
 from sqlalchemy.engine import make_url
@@ -17,7 +20,7 @@ from batch_assets.cli.probes.machine import probe_machine
 from batch_assets.cli.probes.models import probe_models, read_api_key
 from batch_assets.cli.probes.store import open_for_reading, probe_store
 from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
-from batch_assets.core.errors import BatchAssetsError, ConfigError
+from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry, load_models
 from batch_assets.settings import Settings, load_settings
 
@@ -26,7 +29,15 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.WRONG: "bold red"}
 
 def examine() -> list[Finding]:
     """Return the findings of all probes. Each is guarded: what breaks one doesn't keep the others from telling."""
+    before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True  # the defs folder too stays as it is
+    try:
+        return _examine()
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def _examine() -> list[Finding]:
     found = guard("installed", probe_installed)
     try:
         settings = load_settings()
@@ -44,23 +55,21 @@ def examine() -> list[Finding]:
     project, broken = load_tasks(settings)
     used = {m for task, _ in project.tasks.values() for m in task.models} if project else set(models)
     found += guard("models", lambda: probe_models(settings, models, used, secrets), secrets)
-    found += [broken] if broken else guard("tasks", lambda: probe_tasks(project) if project else (), secrets)
-    found += guard("store", lambda: probe_store(settings), secrets)
+    in_store = guard("store", lambda: probe_store(settings), secrets)
+
+    def look_with_store(probe: Callable[[sa.Connection | None], Iterable[Finding]]) -> Iterator[Finding]:
+        with open_for_reading(settings) if is_well(in_store) else nullcontext() as connection:
+            yield from probe(connection)
+
+    found += [broken] if broken else []
+    if project is not None:
+        found += guard("tasks", lambda: look_with_store(partial(probe_tasks, project)), secrets)
+    found += in_store
     found += guard("alerts", lambda: probe_alerts(settings), secrets)
-    found += guard("dagster", lambda: _probe_with_store(settings), secrets)
+    found += guard("alerts", lambda: look_with_store(probe_outbox), secrets)
+    found += guard("dagster", lambda: look_with_store(partial(probe_instance, settings)), secrets)
     found += guard("machine", lambda: probe_machine(settings, models), secrets)
     return found
-
-
-def _probe_with_store(settings: Settings) -> Iterator[Finding]:
-    """Yield what stands in the store as well as beside it."""
-    try:
-        with open_for_reading(settings) as connection:
-            if connection is not None:
-                yield from probe_outbox(connection)
-            yield from probe_instance(settings, connection)
-    except BatchAssetsError:  # the store's own probe has told
-        yield from probe_instance(settings, None)
 
 
 def list_secrets(settings: Settings, models: Mapping[str, ModelEntry]) -> list[str]:

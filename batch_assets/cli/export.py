@@ -250,7 +250,8 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._is_shown:  # to stop a bar that never started prints an empty line
+            self._bar.stop()
 
     def advance(self) -> None:
         self._bar.advance(self._row)

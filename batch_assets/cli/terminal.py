@@ -57,7 +57,8 @@ class ProgressView:
         )
         self._row = self._bar.add_task("reading what is there", total=None, figures="")
         self._pace = Pace()
-        self._printed_at = 0.0
+        self._printed_at = time.monotonic() - PLAIN_EVERY_S  # the first line comes at once
+        self._printed_done = 0
 
     def __enter__(self) -> "ProgressView":
         if self._console.is_terminal:
@@ -65,7 +66,8 @@ class ProgressView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def say(self, words: str) -> None:
         """Print a line above the bar."""
@@ -76,8 +78,9 @@ class ProgressView:
         self._pace.note(progress)
         left_s = self._pace.left_s(progress)
         if not self._console.is_terminal:
-            if time.monotonic() - self._printed_at > PLAIN_EVERY_S or progress.done == progress.total:
-                self._printed_at = time.monotonic()
+            is_last = progress.done == progress.total != self._printed_done
+            if time.monotonic() - self._printed_at > PLAIN_EVERY_S or is_last:
+                self._printed_at, self._printed_done = time.monotonic(), progress.done
                 self.say(tell_progress(progress, left_s))
             return
         words = "starting the engine" if progress.is_starting else "asking"

@@ -16,6 +16,7 @@ from batch_assets.assets.variant_specs import specify
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
+from batch_assets.event_log import keep_event_log_open
 from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, check_job_names, job_name, op_name
 from batch_assets.partitions import parse_partition_key
 from batch_assets.resources import PLATFORM, Platform
@@ -122,5 +123,6 @@ def _build_job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefini
 
 def report(task: Task, context: dg.OpExecutionContext, stamps: Iterable[Stamp]) -> Iterator[Any]:
     """Yield the events of stamps from a job that is not of one partition."""
-    for stamp in stamps:
-        yield from to_events(task, stamp, context.run.tags)
+    with keep_event_log_open(context.instance, context.run.run_id):
+        for stamp in stamps:
+            yield from to_events(task, stamp, context.run.tags)

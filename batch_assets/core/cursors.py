@@ -2,8 +2,9 @@
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Any
 
 from batch_assets.core.errors import ConfigError, StoreError
 
@@ -19,16 +20,47 @@ _CODECS: dict[str, tuple[type, Callable[[str], Cursor]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a stream's order, by cursor and then by id: after the row with `key`.
+
+    `key` is the id as its database orders it; None: before all rows with that cursor.
+    """
+
+    cursor: Cursor
+    key: int | float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRow:
-    """A row's identity: its id, and the cursor value that it has now."""
+    """A row's id, and the cursor value that it has now. `key` is as in Place, and doesn't tell rows apart."""
 
     item_id: str
     cursor: Cursor
+    key: int | float | str | None = field(default=None, compare=False)
 
     @property
-    def key(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         """The id and the cursor as text: what is batched once."""
         return self.item_id, write_cursor(self.cursor)
+
+    @property
+    def place(self) -> Place:
+        """Where it stands."""
+        return Place(self.cursor, self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamState:
+    """How far a stream is in batches. All None: nothing is.
+
+    `position`: up to here rows were taken in their order. Behind it rows may come late, so that what lies a lookback
+    behind is swept again and again, in parts if it is much: `swept_to` is where the next part begins, None where no
+    sweep is under way; `swept_from` is the cursor of the position at which this sweep (or else the last) began.
+    """
+
+    position: Place | None = None
+    swept_from: Cursor | None = None
+    swept_to: Place | None = None
 
 
 def is_cursor(value: object) -> bool:
@@ -48,17 +80,28 @@ def write_cursor(cursor: Cursor) -> str:
             return str(cursor)
 
 
-def to_document(cursor: Cursor) -> dict[str, str]:
-    """Return a cursor with its type, to be kept as JSON."""
-    kind = next(k for k, (cls, _) in _CODECS.items() if isinstance(cursor, cls))
-    return {"type": kind, "value": write_cursor(cursor)}
+def to_document(state: StreamState) -> dict[str, Any] | None:
+    """Return a state as JSON, each value with its type; None for the first."""
+    if state == StreamState():
+        return None
+    return {
+        "position": _write_place(state.position),
+        "swept_from": _write_value(state.swept_from),
+        "swept_to": _write_place(state.swept_to),
+    }
 
 
-def from_document(document: Mapping[str, str]) -> Cursor:
+def from_document(document: Mapping[str, Any] | None) -> StreamState:
     """Read what `to_document` wrote. Raises StoreError for anything else."""
+    if document is None:
+        return StreamState()
     try:
-        return _CODECS[document["type"]][1](document["value"])
-    except (KeyError, ArithmeticError, ValueError) as e:
+        return StreamState(
+            position=_read_place(document["position"]),
+            swept_from=_read_value(document["swept_from"]),
+            swept_to=_read_place(document["swept_to"]),
+        )
+    except (KeyError, TypeError, ArithmeticError, ValueError) as e:
         raise StoreError(f"the position of a stream can't be read: {dict(document)}") from e
 
 
@@ -84,17 +127,23 @@ def step_back(cursor: Cursor, lookback: float) -> Cursor:
             return cursor - lookback
 
 
-def later_of(position: Cursor | None, cursor: Cursor) -> Cursor:
-    """Return the greater of two cursor values; the second where they can't be compared here.
+def _write_value(value: Cursor | None) -> dict[str, str] | None:
+    if value is None:
+        return None
+    kind = next(k for k, (cls, _) in _CODECS.items() if isinstance(value, cls))
+    return {"type": kind, "value": write_cursor(value)}
 
-    How texts are ordered, only their database knows. A position that is too low costs time, and no row.
-    """
-    if position is None or isinstance(cursor, str) or isinstance(position, str):
-        return cursor
-    try:
-        return max(position, cursor)  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
-    except TypeError:  # the column's type was changed
-        return cursor
+
+def _read_value(document: Mapping[str, str] | None) -> Any:
+    return None if document is None else _CODECS[document["type"]][1](document["value"])
+
+
+def _write_place(place: Place | None) -> dict[str, Any] | None:
+    return None if place is None else {"cursor": _write_value(place.cursor), "key": _write_value(place.key)}
+
+
+def _read_place(document: Mapping[str, Any] | None) -> Place | None:
+    return None if document is None else Place(_read_value(document["cursor"]), _read_value(document["key"]))
 
 
 def _subtract(moment: dt.datetime, seconds: float) -> dt.datetime:

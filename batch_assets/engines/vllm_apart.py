@@ -26,6 +26,9 @@ from batch_assets.engines.vllm_engine import (
 from batch_assets.engines.watchdog import Watchdog
 from batch_assets.engines.weights import Weights, locate_weights
 
+SHUTDOWN_S = 15.0
+"""What vLLM's own shutdown may take, in which it frees its shared memory. It is over in 3 seconds as a rule."""
+
 
 class ApartVllm:
     """`AsyncLLM`. Its processes stand in a group that a watchdog ends when we end, be it by kill -9.
@@ -65,9 +68,13 @@ class ApartVllm:
         except TimeoutError as e:
             raise run_out_of_time(self._entry) from e
         except Exception as e:
-            if self._engine is not engine:
+            is_closed, is_dead = self._engine is not engine, bool(engine.errored)
+            # Errors outlive the engine: one that held on to it would keep its memory, and end it at the wrong time.
+            e.__traceback__ = None
+            del engine
+            if is_closed:
                 raise EngineDead("vLLM was closed") from e
-            if engine.errored:
+            if is_dead:
                 raise EngineDead(f"vLLM died: {type(e).__name__}: {e}", took_requests_down=True) from e
             raise refuse(e) from e
         return read_output(output, started)
@@ -87,7 +94,7 @@ class ApartVllm:
         watchdog, self._watchdog = self._watchdog, None
         try:
             if engine is not None:
-                await asyncio.to_thread(engine.shutdown)
+                await asyncio.to_thread(engine.shutdown, SHUTDOWN_S)
         finally:
             if watchdog is not None:
                 await asyncio.to_thread(watchdog.close)

@@ -72,7 +72,9 @@ class Watchdog:
                 multiprocessing.spawn.set_executable(python)
 
     def close(self) -> None:
-        """End the group and wait for it: its processes may take the grace to end themselves. To be called once."""
+        """End the group and wait for it: its processes may take the grace to end themselves. Safe to call twice."""
+        if self._process.returncode is not None:
+            return
         if self._process.stdin is not None:
             self._process.stdin.close()
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)

@@ -27,7 +27,6 @@ from batch_assets.store.alerts import (
     purge_alerts,
     put_off,
     record_delivery,
-    release_claims,
 )
 from batch_assets.store.database import Database, open_database
 
@@ -190,7 +189,6 @@ def deliver(database: Database, receivers: Sequence[Receiver]) -> tuple[int, lis
                         errors.setdefault(alert.key, []).append(error)
     with database.write() as connection:
         put_off(connection, {key: "; ".join(sorted(found)) for key, found in errors.items()})
-        release_claims(connection, [a.key for a in claimed if a.key not in errors])
     return sent, sorted({e for found in errors.values() for e in found})
 
 

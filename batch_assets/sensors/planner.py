@@ -26,12 +26,12 @@ from batch_assets.launches import (
     plan_request,
     results_request,
 )
-from batch_assets.planner import Plan, Selection, make_plan
+from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import now
-from batch_assets.store.failures import Step, load_failing
+from batch_assets.store.failures import load_failing
 
 EVERY_S = 30
 MAX_BATCHES = 100
@@ -93,7 +93,7 @@ def _request(task: Task, source: Source, instance: DagsterInstance, selection: S
         in_flight = find_in_flight(instance, task)
         if in_flight.is_planning:
             return dg.SkipReason("the planner is at work")
-        _, choice = _look(task, source, platform, instance, in_flight, selection)
+        choice = _look(task, source, platform, instance, in_flight, selection)
     rest_until = find_rest_until(instance, PLAN_JOB, task)
     if rest_until and now() < rest_until:
         return dg.SkipReason(f"the planner's last run failed; it rests until {rest_until:%H:%M:%S} UTC")
@@ -114,12 +114,11 @@ def _has_rested(task: Task, instance: DagsterInstance, choice: Choice) -> bool:
 def _follow(task: Task, source: Source, instance: DagsterInstance) -> Tick:
     with _open() as platform:
         in_flight = find_in_flight(instance, task)
-        plan, choice = _look(task, source, platform, instance, in_flight, Selection())
+        choice = _look(task, source, platform, instance, in_flight, Selection())
     if not choice.outdated:
         return dg.SkipReason("every finished output partition has its results, or a gate holds them back")
-    is_asking = bool(in_flight.partitions.get(Step.OUTPUTS)) or any(n.leased_by for n in plan.needs)
     job = job_name(task.name, RESULTS_JOB)
-    if is_asking and len(choice.outdated) < FOLLOW_AT_ONCE and _ended_lately(instance, job):
+    if in_flight.is_asking and len(choice.outdated) < FOLLOW_AT_ONCE and _ended_lately(instance, job):
         return dg.SkipReason(f"{len(choice.outdated)} partitions are finished; their results follow with the next ones")
     rest_until = find_rest_until(instance, job, task)
     if rest_until and now() < rest_until:
@@ -139,11 +138,11 @@ def _look(
     instance: DagsterInstance,
     in_flight: InFlight,
     selection: Selection,
-) -> tuple[Plan, Choice]:
+) -> Choice:
     plan = make_plan(task, source, platform, instance, selection=selection, is_counting=False)
     with platform.database.read() as connection:
         failing = load_failing(connection, task.name)
-    return plan, choose(plan, failing, in_flight, now())
+    return choose(plan, failing, in_flight, now())
 
 
 @contextmanager

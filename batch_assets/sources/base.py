@@ -9,7 +9,7 @@ from typing import Protocol, Self, runtime_checkable
 import polars as pl
 
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
-from batch_assets.core.cursors import Cursor, StreamRow
+from batch_assets.core.cursors import Place, StreamRow
 
 ITEM_ID = "item_id"
 SOURCE_LINE = "source_line"
@@ -95,6 +95,11 @@ class StreamSource(Protocol):
         ...
 
     @property
+    def lookback(self) -> float:
+        """By how much (seconds of a time, else units of a number) a row's cursor may be behind one seen before."""
+        ...
+
+    @property
     def place(self) -> str:
         """Where the rows are, for a person to read; no secret."""
         ...
@@ -107,8 +112,8 @@ class StreamSource(Protocol):
         """Return the names of the fields. Raises SourceError where they can't be told."""
         ...
 
-    def scan(self, after: Cursor | None) -> Generator[Sequence[StreamRow], None, None]:
-        """Yield in chunks the rows whose cursor is `after` (less the lookback) or greater, by cursor and then id.
+    def scan(self, after: Place | None, until: Place | None = None) -> Generator[Sequence[StreamRow], None, None]:
+        """Yield in chunks the rows after a place, up to and with another, by cursor and then by id.
 
         To be closed, like a file, by who doesn't read it to its end. Raises SourceError.
         """

@@ -16,6 +16,7 @@ from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
 
 _SHOWN = 5
+_LOOKED_AT = 5
 MAX_ID_BYTES = 1000
 _T = TypeVar("_T")
 
@@ -58,10 +59,23 @@ class FileSource:
         return [refs[b] for b in sorted(refs)]
 
     def columns(self) -> tuple[str, ...] | None:
-        """Return the columns of the first file, the id among them."""
-        path = next(iter(self._paths()), None)
-        if path is None:
-            return None
+        """Return the columns that some file has, the id among them: of the first and the last few files.
+
+        One broken file hides no column, and takes nothing down. Raises SourceError where none can be read.
+        """
+        paths = self._paths()
+        found: dict[str, None] = {}
+        error: SourceError | None = None
+        for path in dict.fromkeys([*paths[:_LOOKED_AT], *paths[-_LOOKED_AT:]]):
+            try:
+                found.update(dict.fromkeys(self._read_header(path) or ()))
+            except SourceError as e:
+                error = error or e
+        if error is not None and not found:
+            raise error
+        return tuple(found) or None
+
+    def _read_header(self, path: Path) -> tuple[str, ...] | None:
         readers: dict[str, Callable[[], tuple[str, ...] | None]] = {
             "csv": lambda: read_csv_header(path, self.delimiter),
             "jsonl": lambda: read_jsonl_header(path),

@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from batch_assets.core.canonical import digest_text
-from batch_assets.core.cursors import Cursor, StreamRow, is_cursor, step_back
+from batch_assets.core.cursors import Cursor, Place, StreamRow, is_cursor
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.settings import read_variable
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch
@@ -45,7 +45,7 @@ class SqlSource:
     `lookback` says by how much (seconds of a time, else units of a number) a row's cursor may be behind one that was
     seen before, as it is where transactions commit in another order than they began. 0: late rows with an equal
     cursor are seen, those with a smaller one are not. The lookback should cover the longest writing transaction; each
-    forming reads that much again.
+    forming reads that much again, or the next part of it where it is many rows.
 
     `fields` are the columns to read; None takes all but those of bytes.
     """
@@ -95,17 +95,24 @@ class SqlSource:
         with self._open() as (_, table):
             return tuple(dict.fromkeys([self.key, *self._pick(table, ())]))
 
-    def scan(self, after: Cursor | None) -> Generator[Sequence[StreamRow], None, None]:
-        """Yield in chunks the rows whose cursor is `after` (less the lookback) or greater, by cursor and then id.
+    def scan(self, after: Place | None, until: Place | None = None) -> Generator[Sequence[StreamRow], None, None]:
+        """Yield in chunks the rows after a place, up to and with another, by cursor and then by id.
 
         An id that can't be one stands there under another name, and is set aside with the reason when it is read.
-        Raises SourceError, and ConfigError where the cursor has no lookback.
+        Raises SourceError.
         """
         with self._open() as (connection, table):
             key, cursor = table.column(self.key), table.column(self.cursor)
             query = sa.select(key, cursor).where(key.is_not(None), cursor.is_not(None)).order_by(cursor, key)
             if after is not None:
-                query = query.where(cursor >= step_back(after, self.lookback))
+                query = query.where(cursor >= after.cursor)
+                if (bound := self._bind_key(table, after.key)) is not None:
+                    query = query.where(sa.or_(cursor > after.cursor, key > bound))
+            if until is not None:
+                bound = self._bind_key(table, until.key)
+                query = query.where(cursor <= until.cursor if bound is not None else cursor < until.cursor)
+                if bound is not None:
+                    query = query.where(sa.or_(cursor < until.cursor, key <= bound))
             rows = connection.execution_options(yield_per=_SCAN_CHUNK).execute(query)
             for chunk in rows.partitions():
                 yield [self._to_row(table, *row) for row in chunk]
@@ -184,7 +191,17 @@ class SqlSource:
                 f"{table.place}: cursor {self.cursor!r}: a number, a time or text is wanted, found "
                 f"{type(cursor).__name__} in the row {key!r}"
             )
-        return StreamRow(self._name_id(key), cast("Cursor", cursor))
+        item_id = self._name_id(key)
+        if item_id.startswith(_MARK):
+            return StreamRow(item_id, cast("Cursor", cursor))
+        # A dynamic column orders a number and its text apart; of a typed one the text says all.
+        order = key if table.is_dynamic and isinstance(key, int | float) else item_id
+        return StreamRow(item_id, cast("Cursor", cursor), order)
+
+    def _bind_key(self, table: SqlTable, key: int | float | str | None) -> object | None:
+        if table.is_dynamic or not isinstance(key, str):
+            return key
+        return next(iter(table.to_values(self.key, key)), None)
 
     def _name_id(self, key: object) -> str:
         """Return a row's id as text, or what stands for one that can't be an id: a mark, a hash, the reason."""

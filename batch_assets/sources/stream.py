@@ -1,15 +1,18 @@
 """Microbatches of a stream: how they are formed, and how they are read as any other batch is."""
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, Self
 
-from batch_assets.core.cursors import Cursor, StreamRow
+from batch_assets.core.cursors import Place, StreamRow, StreamState, step_back
 from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import BatchRef, SourceBatch, StreamSource
+
+SWEEP_ROWS = 50_000
+"""Rows behind the position that one forming looks at again, about a second's work."""
 
 
 class BatchList(Protocol):
@@ -27,8 +30,8 @@ class BatchList(Protocol):
 class BatchLog(Protocol):
     """The store's side of forming microbatches."""
 
-    def position(self) -> Cursor | None:
-        """Return the cursor value up to which rows are in batches, or None before the first."""
+    def state(self) -> StreamState:
+        """Return how far the stream is in batches."""
         ...
 
     def find_unbatched(self, rows: Sequence[StreamRow]) -> Sequence[StreamRow]:
@@ -36,12 +39,22 @@ class BatchLog(Protocol):
         ...
 
     def form(
-        self, rows: Sequence[StreamRow], *, max_records: int, max_age_s: float, now: dt.datetime
-    ) -> tuple[str | None, Sequence[StreamRow]]:
-        """Form the next microbatch of the first `rows`, whole or not at all, if it is full or its time has come.
+        self,
+        late: Sequence[StreamRow],
+        fresh: Sequence[StreamRow],
+        *,
+        max_records: int,
+        max_age_s: float,
+        now: dt.datetime,
+    ) -> tuple[str | None, Sequence[StreamRow], Sequence[StreamRow]]:
+        """Form the next microbatch of the first rows, whole or not at all, if it is full or its time has come.
 
-        Returns its key, or None, and the rows that still wait.
+        Returns its key, or None, and the rows of both kinds that still wait. Only `fresh` ones move the position.
         """
+        ...
+
+    def save_sweep(self, was: StreamState, swept: StreamState) -> None:
+        """Remember how far a sweep has come since the state `was`, unless another has come further meanwhile."""
         ...
 
     def waiting_since(self) -> dt.datetime | None:
@@ -87,7 +100,7 @@ class FormReport:
     batched, since it is NULL.
     """
 
-    formed: Sequence[str] = ()
+    formed: tuple[str, ...] = ()
     waiting: int = 0
     is_capped: bool = False
     oldest_wait_s: float = 0.0
@@ -112,31 +125,68 @@ def form_batches(stream: StreamSource, log: BatchLog, *, now: dt.datetime, max_b
     """Form up to `max_batches` microbatches of the rows that are in none, one transaction for each.
 
     It may be killed at any point and run at several places at once: no row is lost, none is batched twice. Raises
-    SourceError where the stream can't be read.
+    SourceError where the stream can't be read, ConfigError where its lookback has no meaning for its cursor.
     """
     cap = max_batches * stream.max_records
-    waiting: list[StreamRow] = []
-    with closing(stream.scan(log.position())) as chunks:
-        for chunk in chunks:
-            waiting += log.find_unbatched(chunk)
-            if len(waiting) > cap:
-                break
-    is_capped = len(waiting) > cap
-    rest: Sequence[StreamRow] = waiting
+    state = log.state()
+    late, swept = _sweep(stream, log, state, cap)
+    fresh: Sequence[StreamRow] = _find_new(log, stream.scan(state.position), cap)
+    is_capped = len(late) > cap or len(fresh) > cap
     formed: list[str] = []
     while len(formed) < max_batches:
-        batch, rest = log.form(rest, max_records=stream.max_records, max_age_s=stream.max_age_s, now=now)
+        batch, late, fresh = log.form(late, fresh, max_records=stream.max_records, max_age_s=stream.max_age_s, now=now)
         if batch is None:
             break
         formed.append(batch)
+    if not late:  # else the next call has to find them again
+        log.save_sweep(state, swept)
     since = log.waiting_since()
     return FormReport(
-        formed=formed,
-        waiting=len(rest),
+        formed=tuple(formed),
+        waiting=len(late) + len(fresh),
         is_capped=is_capped,
         oldest_wait_s=max(0.0, (now - since).total_seconds()) if since else 0.0,
         unseen={column: n for column, n in stream.count_unseen().items() if n},
     )
+
+
+def _sweep(
+    stream: StreamSource, log: BatchLog, state: StreamState, cap: int
+) -> tuple[Sequence[StreamRow], StreamState]:
+    """Find rows that came behind the position, in the next part of the lookback; return them and how far that is.
+
+    A new sweep looks back from where the last one began, so that no row can slip through while one is under way.
+    """
+    if state.position is None:
+        return [], state
+    start, began_at = state.swept_to, state.swept_from
+    if start is None or began_at is None:
+        last = state.position.cursor if began_at is None else began_at
+        start, began_at = Place(step_back(last, stream.lookback)), state.position.cursor
+    late: list[StreamRow] = []
+    seen = 0
+    reached: Place | None = None
+    with closing(stream.scan(start, state.position)) as chunks:
+        for chunk in chunks:
+            late += log.find_unbatched(chunk)
+            seen += len(chunk)
+            reached = next((row.place for row in reversed(chunk) if row.key is not None), reached)
+            if seen >= SWEEP_ROWS or len(late) > cap:
+                break
+        else:
+            reached = None
+    return late, replace(state, swept_from=began_at, swept_to=reached)
+
+
+def _find_new(log: BatchLog, rows: Generator[Sequence[StreamRow], None, None], cap: int) -> list[StreamRow]:
+    """Return rows that are in no microbatch, of as few as give more than `cap`."""
+    found: list[StreamRow] = []
+    with closing(rows) as chunks:
+        for chunk in chunks:
+            found += log.find_unbatched(chunk)
+            if False:
+                break
+    return found
 
 
 def _count(n: int, one: str, many: str) -> str:

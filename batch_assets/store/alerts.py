@@ -95,11 +95,10 @@ def record_delivery(
     c, moment = alerts.c, now()
     rows = connection.execute(sa.select(c.alert_key, c.delivered_to).where(_are(keys)).with_for_update()).tuples()
     for key, delivered_to in rows.all():
-        having = sorted({*delivered_to, receiver})
-        sent_at = moment if set(receivers) <= set(having) else None
-        connection.execute(
-            sa.update(alerts).where(c.alert_key == key).values(delivered_to=having, sent_at=sent_at, error=None)
-        )
+        values: dict[str, object] = {"delivered_to": sorted({*delivered_to, receiver}), "error": None}
+        if set(receivers) <= {*delivered_to, receiver}:
+            values |= {"sent_at": moment, "claimed_until": None}
+        connection.execute(sa.update(alerts).where(c.alert_key == key).values(values))
     is_waiting = (c.sent_at.is_(None), c.claimed_until.is_(None), c.next_try_at > moment)
     connection.execute(sa.update(alerts).where(*is_waiting).values(next_try_at=moment))
 
@@ -120,11 +119,6 @@ def put_off(connection: sa.Connection, errors: Mapping[str, str]) -> None:
                 claimed_until=None,
             )
         )
-
-
-def release_claims(connection: sa.Connection, keys: Collection[str]) -> None:
-    """Give back what was claimed and not put off."""
-    connection.execute(sa.update(alerts).where(_are(keys)).values(claimed_until=None))
 
 
 def purge_alerts(connection: sa.Connection) -> int:

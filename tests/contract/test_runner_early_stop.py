@@ -84,6 +84,18 @@ def test_partitions_that_were_done_are_finished_and_handed_out(database: Databas
     assert find_finished(database) == {"b1"}
 
 
+def test_a_partition_whose_last_answer_comes_with_the_errors_is_finished_too(
+    database: Database, tmp_path: Path
+) -> None:
+    task = make_strict(tmp_path)
+    good = make_work(task, "b1", make_records(make_ids(4, "good")))
+    bad = make_work(task, "b2", make_records({i: f"bad {i}" for i in make_ids(60)}))
+    script = {f"bad {i}": fail_for_good() for i in make_ids(60)}
+    with pytest.raises(TooManyErrors):
+        run_works(database, ScriptedEngine(script), good, bad, max_in_flight=32)  # all of them arrive at once
+    assert find_finished(database) == {"b1"}
+
+
 def test_with_nothing_left_to_ask_a_partition_is_finished_and_its_check_tells(
     database: Database, tmp_path: Path
 ) -> None:

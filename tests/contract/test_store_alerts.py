@@ -20,7 +20,6 @@ from batch_assets.store.alerts import (
     purge_alerts,
     put_off,
     record_delivery,
-    release_claims,
 )
 from batch_assets.store.database import Database, now
 from batch_assets.store.tables import alerts
@@ -58,11 +57,6 @@ def deliver(database: Database, key: str, receiver: str, *receivers: str) -> Non
 def fail(database: Database, key: str, error: str = "down") -> None:
     with database.write() as connection:
         put_off(connection, {key: error})
-
-
-def release(database: Database, *keys: str) -> None:
-    with database.write() as connection:
-        release_claims(connection, keys)
 
 
 def load(database: Database, key: str) -> sa.RowMapping:
@@ -128,14 +122,14 @@ def test_an_alert_is_done_when_all_receivers_have_it(database: Database) -> None
     claim(database)
     deliver(database, "k1", A, A, B)
     assert (load(database, "k1")["sent_at"], load(database, "k1")["delivered_to"]) == (None, [A])
-    release(database, "k1")
+    set_row(database, "k1", claimed_until=None)
     [again] = claim(database)
     assert again.delivered_to == {A}
     deliver(database, "k1", B, A, B)
     row = load(database, "k1")
     assert row["sent_at"] is not None
     assert row["delivered_to"] == sorted([A, B])
-    release(database, "k1")
+    assert row["claimed_until"] is None
     assert claim_keys(database) == []
 
 
@@ -181,16 +175,7 @@ def test_a_receiver_that_answers_again_gets_what_waits_and_nothing_that_is_being
     fail(database, "waits")
     set_row(database, "in_flight", next_try_at=now() + dt.timedelta(hours=1))
     deliver(database, "new", A)
-    release(database, "new")
     assert claim_keys(database) == ["waits"]
-
-
-def test_what_was_claimed_and_not_tried_is_due_at_once(database: Database) -> None:
-    add(database, "k1", "k2")
-    claim(database)
-    release(database, "k1")
-    assert claim_keys(database) == ["k1"]
-    assert load(database, "k1")["tries"] == 0
 
 
 def test_a_delivery_clears_the_error_of_the_try_before(database: Database) -> None:
@@ -223,7 +208,6 @@ def test_no_keys_at_all_change_nothing(database: Database) -> None:
     add(database, "k1")
     with database.write() as connection:
         put_off(connection, {})
-        release_claims(connection, [])
         record_delivery(connection, [], A, [A])
     assert claim_keys(database) == ["k1"]
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from factories import HookedDatabase, run_at_once
 from streams import count_batched, load_batches
 
-from batch_assets.core.cursors import Cursor, StreamRow
+from batch_assets.core.cursors import Cursor, Place, StreamRow, StreamState
 from batch_assets.core.errors import StoreError
 from batch_assets.core.names import check_key
 from batch_assets.store.database import Database
@@ -27,6 +27,7 @@ def rows(*ids: str, cursor: Cursor = 1) -> list[StreamRow]:
 def form(
     database: Database,
     waiting: Sequence[StreamRow],
+    late: Sequence[StreamRow] = (),
     *,
     size: int = 2,
     age_s: float = 60,
@@ -35,8 +36,8 @@ def form(
 ) -> tuple[str | None, list[str]]:
     """Form a batch at NOON + `at_s`; return its key and the ids that still wait."""
     now = NOON + dt.timedelta(seconds=at_s)
-    batch, rest = MicrobatchLog(database, task).form(waiting, max_records=size, max_age_s=age_s, now=now)
-    return batch, [row.item_id for row in rest]
+    batch, later, rest = MicrobatchLog(database, task).form(late, waiting, max_records=size, max_age_s=age_s, now=now)
+    return batch, [row.item_id for row in (*later, *rest)]
 
 
 def test_a_full_batch_is_formed_of_the_first_rows(database: Database) -> None:
@@ -59,7 +60,7 @@ def test_keys_count_by_task_and_can_be_partition_keys(database: Database) -> Non
 
 def test_the_day_of_a_key_is_that_of_utc(database: Database) -> None:
     west = dt.datetime(2026, 11, 1, 22, 0, tzinfo=dt.timezone(dt.timedelta(hours=-5)))
-    batch, _ = MicrobatchLog(database, "t").form(rows("a"), max_records=1, max_age_s=0, now=west)
+    batch, *_ = MicrobatchLog(database, "t").form([], rows("a"), max_records=1, max_age_s=0, now=west)
     assert batch == "20261102-000001"
 
 
@@ -123,7 +124,7 @@ def test_tasks_know_nothing_of_each_other(database: Database) -> None:
     form(database, rows("a", "b"))
     assert form(database, rows("a", "b"), task="u") == ("20261101-000001", [])
     assert MicrobatchLog(database, "v").batches() == []
-    assert MicrobatchLog(database, "v").position() is None
+    assert MicrobatchLog(database, "v").state() == StreamState()
 
 
 @pytest.mark.parametrize(
@@ -141,38 +142,48 @@ def test_tasks_know_nothing_of_each_other(database: Database) -> None:
     ],
 )
 def test_a_position_comes_back_with_its_type(database: Database, cursor: Cursor) -> None:
-    form(database, rows("a", cursor=cursor), size=1)
-    found = MicrobatchLog(database, "t").position()
-    assert (found, type(found)) == (cursor, type(cursor))
+    form(database, [StreamRow("a", cursor, "A")], size=1)
+    found = MicrobatchLog(database, "t").state().position
+    assert found == Place(cursor, "A")
+    assert type(found.cursor) is type(cursor)
 
 
-def test_the_position_is_the_greatest_cursor_and_goes_back_for_no_late_row(database: Database) -> None:
+def test_the_position_is_the_last_fresh_row_of_a_batch_and_late_rows_go_first_and_do_not_move_it(
+    database: Database,
+) -> None:
     log = MicrobatchLog(database, "t")
-    form(database, [*rows("a", cursor=9), *rows("b", cursor=10)])
-    assert log.position() == 10
-    form(database, rows("late", cursor=2), size=1)
-    assert log.position() == 10
+    fresh = [*rows("a", cursor=9), *rows("b", cursor=10)]
+    assert form(database, fresh, rows("late", cursor=2)) == ("20261101-000001", ["b"])
+    assert log.state().position == Place(9)
+    assert form(database, rows("b", cursor=10), rows("later", "last", cursor=1)) == ("20261101-000002", ["b"])
+    assert log.state().position == Place(9)
+    assert form(database, rows("b", cursor=10), rows("much later"), size=1) == ("20261101-000003", ["b"])
+    assert form(database, [], rows("alone"), size=1) == ("20261101-000004", [])
+    assert log.state().position == Place(9)
 
 
-def test_the_position_of_texts_is_the_last_since_only_their_database_can_order_them(database: Database) -> None:
+def test_a_sweep_is_remembered_unless_another_has_come_further(database: Database) -> None:
     log = MicrobatchLog(database, "t")
-    form(database, [*rows("a", cursor="Z"), *rows("b", cursor="a"), *rows("c", cursor="ä")], size=3)
-    assert log.position() == "ä"
-
-
-def test_a_column_that_changed_its_type_moves_the_position(database: Database) -> None:
-    form(database, rows("a", cursor=5), size=1)
-    form(database, rows("b", cursor=dt.datetime(2026, 1, 1, tzinfo=dt.UTC)), size=1)
-    assert MicrobatchLog(database, "t").position() == dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    form(database, [StreamRow("a", 1, 7)], size=1)
+    began = log.state()
+    half = StreamState(position=Place(1, 7), swept_from=1, swept_to=Place(1, 3))
+    log.save_sweep(began, half)
+    assert log.state() == half
+    log.save_sweep(began, StreamState(position=Place(0), swept_from=0, swept_to=None))
+    assert log.state() == half
+    form(database, rows("b", cursor=2), size=1)
+    assert log.state() == StreamState(position=Place(2), swept_from=1, swept_to=Place(1, 3))
+    log.save_sweep(half, StreamState(position=Place(1, 7), swept_from=1, swept_to=None))
+    assert log.state() == StreamState(position=Place(2), swept_from=1, swept_to=None)
 
 
 def test_a_position_that_cannot_be_read_is_an_error(database: Database) -> None:
-    for document in ({"type": "colour", "value": "red"}, {"type": "integer", "value": "red"}, {"value": "1"}):
+    for document in ({"position": "red"}, {"type": "integer", "value": "1"}, {}):
         with database.write() as connection:
             connection.execute(sa.delete(streams))
             connection.execute(sa.insert(streams).values(task="t", position=document))
         with pytest.raises(StoreError, match="the position of a stream can't be read"):
-            MicrobatchLog(database, "t").position()
+            MicrobatchLog(database, "t").state()
 
 
 def test_a_batch_that_fails_before_its_commit_leaves_nothing(database: Database) -> None:
@@ -182,7 +193,8 @@ def test_a_batch_that_fails_before_its_commit_leaves_nothing(database: Database)
     with pytest.raises(RuntimeError):
         form(HookedDatabase(database, fail), rows("a", "b"))
     log = MicrobatchLog(database, "t")
-    assert (log.batches(), log.position(), log.waiting_since(), count_batched(database)) == ([], None, None, {})
+    assert (log.batches(), log.state(), log.waiting_since()) == ([], StreamState(), None)
+    assert count_batched(database) == {}
     assert form(database, rows("a", "b")) == ("20261101-000001", [])
 
 
@@ -203,10 +215,10 @@ def test_several_at_once_batch_each_row_once(database: Database) -> None:
         batch: str | None = ""
         log = MicrobatchLog(database, "t")
         while batch is not None:
-            batch, rest = log.form(rest, max_records=7, max_age_s=0, now=NOON)
+            batch, _, rest = log.form([], rest, max_records=7, max_age_s=0, now=NOON)
 
     assert run_at_once(*[form_all] * 4) == []
-    assert count_batched(database) == {row.key: 1 for row in waiting}
+    assert count_batched(database) == {row.identity: 1 for row in waiting}
     with database.read() as connection:
         assert connection.scalars(sa.select(microbatches.c.seq).order_by(microbatches.c.seq)).all() == list(
             range(1, 10)

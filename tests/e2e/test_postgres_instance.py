@@ -28,6 +28,9 @@ MODEL = "smollm2-135m"
 BATCHES = ["2026-11-01", "2026-11-02", "2026-11-03"]
 WINDOW = 4
 RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status tags { key value } } } }"
+FAILURES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+    ... on ExecutionStepFailureEvent { message error { message cause { message } } }
+    ... on RunFailureEvent { message } } } } }"""
 RETRIES = """query($id: String!) { runsOrError(filter: {tags: [{key: "dagster/parent_run_id", value: $id}]}) {
     ... on Runs { results { runId } } } }"""
 
@@ -56,6 +59,12 @@ class Installation:
 
     def tags(self, run_id: str) -> dict[str, str]:
         return {t["key"]: t["value"] for t in self.ui.ask(RUN, id=run_id)["runOrError"]["tags"]}
+
+    def require_success(self, run_id: str) -> None:
+        """Wait for a run, and say why it failed if it did."""
+        status = self.ui.wait_for_run(run_id)
+        events = self.ui.ask(FAILURES, id=run_id)["logsForRun"]["events"]
+        assert status == "SUCCESS", [e for e in events if e]
 
     def launch_and_wait_for(self, partition: str, requests: int) -> str:
         """Launch a run of llm_outputs and return its id once it has sent so many requests."""
@@ -121,7 +130,7 @@ def installation(pg_server: URL, tmp_path_factory: pytest.TempPathFactory) -> It
 def test_a_partition_materializes_and_its_events_lie_in_postgresql(installation: Installation) -> None:
     partition = f"{BATCHES[0]}|v1--{MODEL}"
     run_id = installation.ui.materialize([[T, "llm_outputs"]], partition)
-    assert installation.ui.wait_for_run(run_id) == "SUCCESS"
+    installation.require_success(run_id)
     installation.assert_complete(partition, kills=0)
     events = "SELECT count(*) FROM event_logs WHERE run_id = :r AND dagster_event_type = 'ASSET_MATERIALIZATION'"
     assert installation.query(events, r=run_id) == [(1,)]
@@ -139,7 +148,7 @@ def test_a_run_whose_worker_is_killed_is_retried_and_goes_on(installation: Insta
         return [r["runId"] for r in installation.ui.ask(RETRIES, id=run_id)["runsOrError"]["results"]]
 
     installation.wait(lambda: bool(retries()), 60, "the retry")
-    assert installation.ui.wait_for_run(retries()[0]) == "SUCCESS"
+    installation.require_success(retries()[0])
     installation.assert_complete(partition, kills=1)
 
 
@@ -148,7 +157,7 @@ def test_a_daemon_that_is_killed_is_started_again_and_the_run_goes_on(installati
     killed = installation.child("dagster._daemon")
     run_id = installation.launch_and_wait_for(partition, WINDOW)
     killed.kill()
-    assert installation.ui.wait_for_run(run_id) == "SUCCESS"
+    installation.require_success(run_id)
     installation.assert_complete(partition, kills=1)
     installation.wait(lambda: "the daemon ended with status -9" in installation.log.read_text(), 30, "the news of it")
     installation.wait(lambda: installation.child("dagster._daemon").pid != killed.pid, 30, "another daemon")

@@ -17,7 +17,7 @@ from batch_assets.cli.launch import Launcher, RunSummary
 from batch_assets.components.project import Project, load_project
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.tasks import Task
-from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, job_name, op_config, op_name
+from batch_assets.launches import OUTPUTS_JOB, PLAN_JOB, RESULTS_JOB, job_name, op_config, op_name, read_config
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Plan, Selection, asset_key, make_plan
 from batch_assets.resources import Platform, open_platform
@@ -155,6 +155,42 @@ class TempProject:
         return project.definitions.resolve_job_def(name).execute_in_process(
             run_config=op_config(name, config), instance=self.instance, raise_on_error=False
         )
+
+    def launch_plan(self, **config: Any) -> dg.ExecuteInProcessResult:
+        """Run the planner's job."""
+        return self.load().definitions.resolve_job_def(PLAN_JOB).execute_in_process(
+            run_config=op_config(PLAN_JOB, config), instance=self.instance, raise_on_error=False
+        )
+
+    def queue(self) -> list[tuple[str, dict[str, Any]]]:
+        """Return the runs in the queue, oldest first: job and config."""
+        runs = self.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]))
+        return [(run.job_name, dict(read_config(run))) for run in reversed(runs)]
+
+    def work_off(self) -> list[dg.ExecuteInProcessResult]:
+        """Do what the daemon and run workers do with the queue."""
+        done = []
+        definitions = self.load().definitions
+        for run in reversed(self.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED]))):
+            self.instance.delete_run(run.run_id)
+            done.append(
+                definitions.resolve_job_def(run.job_name).execute_in_process(
+                    run_config=run.run_config,
+                    instance=self.instance,
+                    tags=dict(run.tags),
+                    run_id=run.run_id,
+                    raise_on_error=False,
+                )
+            )
+        return done
+
+    def tick(self, sensor: str, cursor: str | None = None) -> dg.SensorResult:
+        """Let a sensor look once, as the daemon does."""
+        repository = self.load().definitions.get_repository_def()
+        context = dg.build_sensor_context(self.instance, cursor=cursor, repository_def=repository)
+        found = repository.get_sensor_def(sensor)(context)
+        assert isinstance(found, dg.SensorResult)
+        return found
 
     def run(self, *, retry: RetryMode = RetryMode.NONE, **selection: str) -> RunSummary:
         """Do what `batch-assets run t` does."""

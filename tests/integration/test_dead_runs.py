@@ -122,14 +122,12 @@ def test_the_daemon_retries_a_dead_run_and_none_of_the_command_line(
             assert run.tags["dagster/will_retry"] == is_retried
 
 
-def test_many_that_look_at_once_end_a_dead_run_once(
-    instance: DagsterInstance, database: Database, tmp_path: Path
-) -> None:
+def test_many_that_look_at_once_end_a_dead_run_once(instance: DagsterInstance, store_url: str) -> None:
     run_id = start_run(instance, **make_dead_process())
     ended: list[str] = []
 
     def look() -> None:
-        own = open_database(f"sqlite:///{tmp_path / 'store.db'}")
+        own = open_database(store_url)
         ended.extend(end_dead_runs(instance, own))
         own.close()
 
@@ -206,6 +204,26 @@ def test_of_a_run_on_another_host_its_leases_tell(
     monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
     assert LEASE_S < 600
     assert end_dead_runs(instance, database) == ([run_id] if is_ended else [])
+
+
+def test_the_sensor_ends_dead_runs_of_a_task_whose_source_is_broken(
+    instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from batch_assets.components.project import load_project
+    from batch_assets.core.errors import SourceError
+    from batch_assets.sensors import sync
+    from batch_assets.settings import load_settings
+
+    def refuse(*_args: object, **_options: object) -> None:
+        raise SourceError("broken")
+
+    monkeypatch.setenv("BATCH_ASSETS_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(sync, "sync_partitions", refuse)
+    sensor = sync.build_sync_sensor(*load_project(load_settings()).tasks["ticket_triage"])
+    run_id = start_run(instance, **make_dead_process())
+    with pytest.raises(SourceError):
+        sensor(dg.build_sensor_context(instance=instance))
+    assert status(instance, run_id) is DagsterRunStatus.FAILURE
 
 
 def test_the_sensor_registers_new_files_retires_nothing_and_ends_dead_runs(

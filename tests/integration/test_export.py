@@ -1,12 +1,12 @@
 """`batch-assets export`: what a file holds, what is told of what it doesn't hold, and what a kill leaves behind."""
 
 import csv
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from click.testing import CliRunner, Result
 from factories import GOOD, ScriptedEngine, Stage, make_ids
 from pydantic import BaseModel
+from rich.console import Console
 from temp_project import TempProject
 
 from batch_assets.cli import export as export_module
@@ -150,11 +151,9 @@ def test_a_record_that_left_the_source_leaves_the_export(stage: Stage, tmp_path:
     task = stage.task()
     stage.run(task)
     stage.write("b1", ["1", "3"])
-    stage.plan(task)
-    export_before = export(stage, task, tmp_path / "out")
-    assert export_before.outdated == ["b1|v1--m1"]
-    assert export_before.left_out == 0  # the batch is not frozen anew yet: its frame is what was last validated
-    stage.run(task, ScriptedEngine())
+    done = export(stage, task, tmp_path / "out")
+    assert (done.rows, done.left_out, done.outdated) == (5, 0, ["b1|v1--m1"])  # frozen anew by the next run alone
+    stage.run(task)
     export(stage, task, tmp_path / "out")
     assert [r["item_id"] for r in read(tmp_path / "out")] == ["1", "3", "4", "5"]
 
@@ -214,43 +213,66 @@ def test_a_frame_of_an_earlier_output_model_fits_in(stage: Stage, tmp_path: Path
     assert len(done.outdated) == 2
 
 
+def take_over_meanwhile(stage: Stage, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let record 4, of the second partition, move to a third while the first is being exported."""
+    real = export_module.fit_columns
+    moved: list[str] = []
+
+    def fit(frame: pl.DataFrame, *rest: Any) -> pl.DataFrame:
+        if not moved:
+            moved.append("4")
+            stage.write("b3", moved)
+            stage.run(task, batch="b3")
+        return real(frame, *rest)
+
+    monkeypatch.setattr(export_module, "fit_columns", fit)
+
+
 def test_an_export_sees_one_state_of_the_store_and_tells_of_changes(
     stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = stage.task()
     stage.run(task)
-    real = export_module.fit_columns
-    threads: list[threading.Thread] = []
-
-    def take_over_meanwhile(frame: pl.DataFrame, *rest: Any) -> pl.DataFrame:
-        if not threads:  # after the first partition was read, record 4 of the second moves to a third
-            stage.write("b3", ["4"])
-            threads.append(threading.Thread(target=stage.run, args=(task,), kwargs={"batch": "b3"}))
-            threads[0].start()
-            threads[0].join()
-        return real(frame, *rest)
-
-    monkeypatch.setattr(export_module, "fit_columns", take_over_meanwhile)
+    take_over_meanwhile(stage, task, monkeypatch)
     done = export(stage, task, tmp_path / "out")
     assert [r["item_id"] for r in read(tmp_path / "out")] == ["1", "2", "3", "4", "5"]
     assert done.has_changed
-    threads.clear()
-    path = tmp_path / "strict"
+
+
+def test_a_strict_export_is_given_up_when_the_task_changes_meanwhile(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = stage.task()
     stage.run(task)
-    monkeypatch.setattr(export_module, "fit_columns", lambda frame, *rest: (stage.write("b4", ["5"]), stage.run(
-        task, batch="b4"), real(frame, *rest))[-1])  # fmt: skip
+    take_over_meanwhile(stage, task, monkeypatch)
     with pytest.raises(NotReadyError, match="changed while it was exported"):
-        export(stage, task, path, strict=True)
-    assert not path.exists()
+        export(stage, task, tmp_path / "out", strict=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_bar_is_shown_on_a_terminal_once_it_takes_long(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = stage.task()
+    stage.run(task)
+    for after_s, is_terminal, is_shown in ((0.0, True, True), (0.0, False, False), (60.0, True, False)):
+        out = io.StringIO()
+        monkeypatch.setattr(export_module, "BAR_AFTER_S", after_s)
+        monkeypatch.setattr(
+            export_module, "Console", lambda stderr, o=out, t=is_terminal: Console(file=o, force_terminal=t)
+        )
+        export(stage, task, tmp_path / "out")
+        assert ("exporting" in out.getvalue()) is is_shown
+        assert is_shown or out.getvalue() == ""
 
 
 # The command line
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
+def project(tmp_path: Path, quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
     """Yield a project of two batches and two prompts, run once for v1, whose instance is the command line's."""
-    made = TempProject(tmp_path, monkeypatch)
+    made = TempProject(quick_path, monkeypatch)
     made.instance.dispose()
     made.write("b1", ["1", "2"])
     made.write("b2", ["3"])
@@ -323,7 +345,7 @@ def fill(project: TempProject, partitions: int, rows: int) -> None:
 def test_an_export_that_is_killed_leaves_the_old_file_and_the_next_one_tidies_up(
     project: TempProject, tmp_path: Path
 ) -> None:
-    fill(project, partitions=30, rows=3000)
+    fill(project, partitions=30, rows=2000)
     path = tmp_path / "out.jsonl"
     path.write_text("old")
     command = [sys.executable, "-m", "batch_assets.cli.main", "export", "t", "--variant", "v1--m1",
@@ -345,7 +367,7 @@ def test_an_export_that_is_killed_leaves_the_old_file_and_the_next_one_tidies_up
     assert list(tmp_path.glob(".out.jsonl.*")) == []
     assert "30 of 32 partitions are out of date" in done.stderr
     ids = [json.loads(line)["item_id"] for line in path.open()]
-    assert len(ids) == len(set(ids)) == 30 * 3000 + 3
+    assert len(ids) == len(set(ids)) == 30 * 2000 + 3
 
 
 def test_a_reader_that_goes_away_ends_it_with_a_plain_word(project: TempProject) -> None:

@@ -93,6 +93,7 @@ def test_what_may_quote_a_record_is_left_out(value: Any) -> None:
     told = check({"first": value, **SHARES}, description="my card was stolen")
     assert "card" not in str(told)
     assert "over the limit" in told.body
+    assert check({"first": value, "count": 1}).body.endswith(" for b1|v1--m1: count 1.")
 
 
 def test_a_check_without_a_partition_names_none() -> None:

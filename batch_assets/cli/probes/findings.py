@@ -65,3 +65,8 @@ def format_size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.0f} {name}" if count >= 100 * unit else f"{count / unit:.1f} {name}"
     return f"{count} bytes"
+
+
+def count(number: int, one: str, many: str) -> str:
+    """Return a number with its noun."""
+    return f"{number} {one if number == 1 else many}"

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 import yaml
 from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRun, DagsterRunStatus, RunsFilter
 
-from batch_assets.cli.probes.findings import Finding, Level, first_line
+from batch_assets.cli.probes.findings import Finding, Level, count, first_line
 from batch_assets.resources import HOST_TAG, INSTANCE_URL, PID_TAG, RUN_TAG, STARTED_TAG, render_instance_file
 from batch_assets.settings import Settings
 from batch_assets.store.database import parse_url
@@ -22,6 +22,7 @@ from batch_assets.store.leases import Holder
 ABOUT = "dagster"
 ALIVE_S = 90.0
 """The daemon tells that it lives each 30 s."""
+OWN_STORAGE = "a storage of its own"
 _SPLIT_STORAGE = {"run_storage", "event_log_storage", "schedule_storage"}
 
 
@@ -43,7 +44,7 @@ def probe_instance(settings: Settings, connection: sa.Connection | None) -> Iter
     kind = find_storage(content)
     yield Finding(about=ABOUT, says=f"instance in {settings.dagster_home}, history in {kind}")
     yield from look_at_settings(text, render_instance_file(settings), file)
-    if kind == "a storage of its own" or not _is_made(settings, kind, connection):
+    if kind == OWN_STORAGE or not _is_made(settings, kind, connection):
         yield Finding(about=ABOUT, says="its history is not looked into")
         return
     yield from _look_into(settings)
@@ -64,7 +65,7 @@ def find_storage(content: Mapping[str, Any]) -> str:
     """Return where the history lies, in a word."""
     storage = cast("dict[str, Any]", content.get("storage") or {})
     if _SPLIT_STORAGE & content.keys() or not storage.keys() <= {"sqlite", "postgres"}:
-        return "a storage of its own"
+        return OWN_STORAGE
     return "PostgreSQL" if "postgres" in storage else "SQLite"
 
 
@@ -79,7 +80,7 @@ def look_at_settings(text: str, wanted: str, file: Path) -> Iterator[Finding]:
         return
     here, there = read_settings(text), read_settings(wanted)
     changed = list_changes(here, there)
-    if find_storage(here) != find_storage(there):
+    if find_storage(here) not in (find_storage(there), OWN_STORAGE):
         yield Finding(
             about=ABOUT,
             says=f"{file.name} keeps the history in {find_storage(here)}, and BATCH_ASSETS_DB_URL asks for "
@@ -143,8 +144,8 @@ def look_at_daemon(instance: DagsterInstance, at: float) -> Iterator[Finding]:
     """Yield whether the daemon lives, which sensors, schedules, backfills and the queue need."""
     beats = instance.get_daemon_heartbeats()
     ages = {name: at - beat.timestamp for name, beat in beats.items()}
-    queued = instance.get_runs_count(RunsFilter(statuses=[DagsterRunStatus.QUEUED]))
-    waiting = f"; {queued} runs wait in the queue" if queued else ""
+    queue = instance.get_runs_count(RunsFilter(statuses=[DagsterRunStatus.QUEUED]))
+    waiting = f"; {count(queue, 'run waits', 'runs wait')} in the queue" if queue else ""
     if not ages or min(ages.values()) > ALIVE_S:
         since = f", last seen {_tell_age(min(ages.values()))} ago" if ages else ""
         yield Finding(
@@ -173,12 +174,12 @@ def look_at_runs(instance: DagsterInstance) -> Iterator[Finding]:
         holders = sorted({slot.run_id for slot in info.claimed_slots})
         by = f" by run {', '.join(holders)}" if holders else ""
         pools.append(f"{pool} {len(info.claimed_slots)} of {info.slot_count} slots taken{by}")
-    in_progress = f"{len(runs) - len(dead)} runs in progress"
+    in_progress = count(len(runs) - len(dead), "run in progress", "runs in progress")
     yield Finding(about=ABOUT, says=f"{in_progress}; pools: {'; '.join(pools) or 'none used yet'}")
     if dead:
         yield Finding(
             about=ABOUT,
-            says=f"{len(dead)} runs of processes that are gone: {', '.join(sorted(dead))}",
+            says=f"{count(len(dead), 'run', 'runs')} whose process is gone: {', '.join(sorted(dead))}",
             level=Level.WARN,
             mend="batch-assets up  # or `batch-assets run`: either ends them and frees what they hold",
         )

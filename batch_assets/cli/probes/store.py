@@ -13,7 +13,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.exc import DBAPIError
 
 import batch_assets.store
-from batch_assets.cli.probes.findings import Finding, Level, find_existing, first_line, format_size
+from batch_assets.cli.probes.findings import Finding, Level, count, find_existing, first_line, format_size
 from batch_assets.core.errors import StoreError
 from batch_assets.settings import Settings
 from batch_assets.store.database import VERSION_TABLE, describe_url, now, parse_url
@@ -142,8 +142,11 @@ def _measure(settings: Settings) -> str:
 
 
 def _count(connection: sa.Connection) -> Finding:
-    counts = {
-        name: connection.scalar(sa.select(sa.func.count()).select_from(table))
-        for name, table in (("results", results), ("batches", batches), ("finished partitions", partitions))
-    }
-    return Finding(about="store", says=", ".join(f"{n} {name}" for name, n in counts.items()))
+    words: list[str] = []
+    for table, one, many in (
+        (results, "result", "results"),
+        (batches, "batch", "batches"),
+        (partitions, "finished partition", "finished partitions"),
+    ):
+        words.append(count(connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0, one, many))
+    return Finding(about="store", says=", ".join(words))

@@ -4,11 +4,14 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from batch_assets.cli.probes.findings import Finding, Level, first_line
+import sqlalchemy as sa
+
+from batch_assets.cli.probes.findings import Finding, Level, count, first_line
 from batch_assets.components.project import Project, load_project
 from batch_assets.core.errors import BatchAssetsError
-from batch_assets.core.tasks import Task
 from batch_assets.settings import Settings
+from batch_assets.sources.stream import Microbatched
+from batch_assets.store.tables import microbatches
 
 
 def load_tasks(settings: Settings) -> tuple[Project | None, Finding | None]:
@@ -24,28 +27,32 @@ def load_tasks(settings: Settings) -> tuple[Project | None, Finding | None]:
     return None, Finding(about="tasks", says=says, level=Level.WRONG, mend="correct the file that is named")
 
 
-def probe_tasks(project: Project) -> Iterator[Finding]:
-    """Yield a line for each task."""
+def probe_tasks(project: Project, connection: sa.Connection | None) -> Iterator[Finding]:
+    """Yield a line for each task. `connection`: to the store, where microbatches stand; None where it can't be read."""
     if not project.tasks:
         yield Finding(about="tasks", says="there are none", level=Level.WARN, mend="make a folder in BATCH_ASSETS_DEFS")
     for name, (task, source) in sorted(project.tasks.items()):
         about = f"task {name}"
+        variants = (
+            f"{count(len(task.variants), 'variant', 'variants')}: {', '.join(task.prompts)} × {', '.join(task.models)}"
+        )
+        if isinstance(source, Microbatched):  # to ask it would open the store, which makes it
+            formed = count(_count_microbatches(connection, name), "microbatch", "microbatches")
+            yield Finding(about=about, says=f"{formed} of {source.stream.place}, {variants}")
+            continue
         try:
             batches = len(source.list_batches())
         except BatchAssetsError as e:
             yield Finding(about=about, says=str(e), level=Level.WRONG)
             continue
-        says = f"{_count(batches, 'batch', 'batches')}, {_describe(task)}"
+        says = f"{count(batches, 'batch', 'batches')}, {variants}"
         if batches:
             yield Finding(about=about, says=says)
         else:
             yield Finding(about=about, says=says, level=Level.WARN, mend="put records where the source looks for them")
 
 
-def _describe(task: Task) -> str:
-    variants = _count(len(task.variants), "variant", "variants")
-    return f"{variants}: {', '.join(task.prompts)} × {', '.join(task.models)}"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _count_microbatches(connection: sa.Connection | None, task: str) -> int:
+    if connection is None or not sa.inspect(connection).has_table(microbatches.name):
+        return 0
+    return connection.scalar(sa.select(sa.func.count()).where(microbatches.c.task == task)) or 0

@@ -89,8 +89,8 @@ def test_what_is_wrong_is_named_by_file_entry_and_field(load: Load, tmp_path: Pa
 
 
 def test_where_the_loop_runs_cannot_change_an_answer(load: Load) -> None:
-    found = load("a: &a {weights: w, engine: vllm, mode: inline}\nb: {<<: *a, mode: apart}\nc: {weights: w, engine: vllm}")
-    assert [e.mode for e in found.values()] == ["inline", "apart", "auto"]
+    found = load("a: &a {weights: w, engine: vllm}\nb: {<<: *a, mode: inline}\nc: {<<: *a, mode: apart}")
+    assert [e.mode for e in found.values()] == ["auto", "inline", "apart"]
     identities = [{**e.identity("r"), "model_id": "m"} for e in found.values()]
     assert identities[0] == identities[1] == identities[2]
 

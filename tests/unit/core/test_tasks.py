@@ -87,7 +87,14 @@ def test_a_rule_without_a_name_is_refused(tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"max_error_share": 1.5}, {"max_invalid_share": -0.1}, {"min_records": 0}, {"max_eror_share": 0.1}]
+    "wrong",
+    [
+        {"max_error_share": 1.5},
+        {"max_invalid_share": -0.1},
+        {"min_records": 0},
+        {"max_eror_share": 0.1},
+        {"max_label_shift": 2},
+    ],
 )
 def test_thresholds_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):

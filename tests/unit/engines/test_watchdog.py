@@ -1,14 +1,15 @@
 """The watchdog over plain processes: whoever ends us, and however, the group ends with us, and nobody else does."""
 
 import multiprocessing
+import multiprocessing.resource_tracker
 import multiprocessing.spawn
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import psutil
@@ -20,23 +21,64 @@ from batch_assets.engines.watchdog import Watchdog
 
 _spawn = multiprocessing.get_context("spawn")
 
-PARENT = """
-    import multiprocessing, os, subprocess, sys, time
-    from batch_assets.engines.watchdog import Watchdog
+SCRIPT = """\
+import multiprocessing, os, pathlib, signal, subprocess, sys, time
+from batch_assets.engines.watchdog import Watchdog
 
-    def child():
-        {child}
+def with_a_child():
+    print(os.getpid(), subprocess.Popen(["sleep", "300"]).pid, flush=True)
+    time.sleep(300)
 
-    if __name__ == "__main__":
-        watchdog = Watchdog(grace_s={grace_s})
-        process = multiprocessing.get_context("spawn").Process(target=child)
-        with watchdog.adopting():
-            process.start()
-        print(watchdog.group, watchdog.folder, flush=True)
-        {parent}
+def stubborn():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(os.getpid(), flush=True)
+    time.sleep(300)
+
+def tidy():
+    def tidy_up(*_):
+        time.sleep(0.3)
+        pathlib.Path("tidied").touch()
+        sys.exit()
+    signal.signal(signal.SIGTERM, tidy_up)
+    print(os.getpid(), flush=True)
+    time.sleep(300)
+
+if __name__ == "__main__":
+    watchdog = Watchdog(grace_s=float(sys.argv[2]))
+    process = multiprocessing.get_context("spawn").Process(target=globals()[sys.argv[1]])
+    with watchdog.adopting():
+        process.start()
+    print(watchdog.group, watchdog.folder, flush=True)
+    sys.stdin.readline()
+    os._exit(0)
 """
-CHILD = "print(os.getpid(), subprocess.Popen(['sleep', '300']).pid, flush=True); time.sleep(300)"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(300)"
+INTERRUPTED = """\
+import multiprocessing, os, signal, time
+from batch_assets.engines.watchdog import Watchdog
+
+def child(pipe):
+    pipe.send("ready")
+    pipe.recv()
+    pipe.send("answered")
+    time.sleep(300)
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    watchdog = Watchdog()
+    process = context.Process(target=child, args=(there,))
+    with watchdog.adopting():
+        process.start()
+    here.recv()
+    try:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(300)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    here.send("go on")
+    print(here.recv(), flush=True)
+    watchdog.close()
+"""
 
 
 def lives(pid: int) -> bool:
@@ -54,38 +96,38 @@ def wait_until(is_true: Callable[[], bool], what: str, timeout_s: float = 30) ->
         time.sleep(0.01)
 
 
-def sleep_long() -> None:
-    time.sleep(300)
-
-
-def exit_at_once() -> None:
-    """What a process does that only has to have been there."""
-
-
 @pytest.fixture
 def watchdog() -> Iterator[Watchdog]:
+    """A running watchdog."""
     watchdog = Watchdog(grace_s=5)
-    closed: list[bool] = []
-    close = watchdog.close
-    watchdog.close = lambda: (closed.append(True), close())[1]  # type: ignore[method-assign]
     yield watchdog
-    if not closed:
-        close()
+    watchdog.close()
+
+
+def start_in(watchdog: Watchdog) -> SpawnProcess:
+    """Start a process that sleeps, in the group."""
+    process = _spawn.Process(target=time.sleep, args=(300,))
+    with watchdog.adopting():
+        process.start()
+    wait_until(lambda: os.getpgid(process.pid or 0) == watchdog.group, "the process in the group")
+    return process
 
 
 class Parent:
-    """A process with a watchdog and a child, which has a `sleep` for a child: `pids` has what is to end with it."""
+    """A process with a watchdog and a child of a kind; `pids` are of those that are to end with it."""
 
-    def __init__(self, folder: Path, *, parent: str = "time.sleep(300)", child: str = CHILD, grace_s: float = 5) -> None:
+    def __init__(self, folder: Path, kind: str = "with_a_child", *, grace_s: float = 5) -> None:
         script = folder / "parent.py"
-        script.write_text(textwrap.dedent(PARENT).format(parent=parent, child=child, grace_s=grace_s))
-        self.process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+        script.write_text(SCRIPT)
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), kind, str(grace_s)],
+            cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
         assert self.process.stdout is not None
         words = [self.process.stdout.readline().split() for _ in range(2)]
         # Either may come first: the child starts while the parent prints.
-        (group, self.folder), pids = sorted(words, key=lambda w: "/" not in w[-1])
-        self.group = int(group)
-        self.pids = [self.group, *map(int, pids)]
+        pids, (group, self.folder) = sorted(words, key=lambda w: "/" in w[-1])
+        self.pids = [int(group), *map(int, pids)]
 
     def wait_for_the_end(self) -> None:
         self.process.wait(30)
@@ -93,7 +135,7 @@ class Parent:
         wait_until(lambda: not Path(self.folder).exists(), "the folder's end")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_whatever_ends_us_ends_the_group(tmp_path: Path, number: signal.Signals) -> None:
     parent = Parent(tmp_path)
     assert all(map(lives, parent.pids))
@@ -101,72 +143,48 @@ def test_whatever_ends_us_ends_the_group(tmp_path: Path, number: signal.Signals)
     parent.wait_for_the_end()
 
 
-def test_an_end_in_good_order_ends_the_group_too(tmp_path: Path) -> None:
-    # Without close(), and with a child that multiprocessing would wait for at the interpreter's end.
-    Parent(tmp_path, parent="os._exit(0)").wait_for_the_end()
+def test_an_end_of_our_own_will_ends_the_group_too(tmp_path: Path) -> None:
+    parent = Parent(tmp_path)
+    parent.process.communicate("go\n")
+    parent.wait_for_the_end()
 
 
 def test_a_process_that_does_not_want_to_end_is_killed(tmp_path: Path) -> None:
-    parent = Parent(tmp_path, child=STUBBORN, grace_s=0.3)
+    parent = Parent(tmp_path, "stubborn", grace_s=0.3)
     parent.process.kill()
     parent.wait_for_the_end()
 
 
 def test_a_process_that_wants_to_tidy_up_gets_the_time(tmp_path: Path) -> None:
-    tidied = tmp_path / "tidied"
-    child = (
-        f"import pathlib, signal; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), "
-        f"pathlib.Path({str(tidied)!r}).touch(), sys.exit())); print(os.getpid(), flush=True); time.sleep(300)"
-    )
-    parent = Parent(tmp_path, child=child, grace_s=30)
+    parent = Parent(tmp_path, "tidy", grace_s=30)
     started = time.monotonic()
     parent.process.kill()
     parent.wait_for_the_end()
-    assert tidied.exists()
+    assert (tmp_path / "tidied").exists()
     assert time.monotonic() - started < 25, "no longer than it takes"
 
 
 def test_a_ctrl_c_reaches_us_and_not_the_group(tmp_path: Path) -> None:
+    # A terminal sends SIGINT to a whole process group: here to that of the script, which leads one of its own.
     script = tmp_path / "leader.py"
-    # A terminal sends SIGINT to the whole group of its foreground: here to us, and to who is in our group.
-    script.write_text(
-        textwrap.dedent(PARENT).format(
-            child=CHILD,
-            grace_s=5,
-            parent="""
-        import signal
-        try:
-            os.killpg(0, signal.SIGINT)
-            time.sleep(300)
-        except KeyboardInterrupt:
-            print("interrupted", watchdog._process.poll(), process.is_alive(), flush=True)
-            watchdog.close()
-""".strip(),
-        )
-    )
+    script.write_text(INTERRUPTED)
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, process_group=0)
-    out, _ = process.communicate(timeout=30)
-    assert "interrupted None True" in out
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out.split()) == (0, ["interrupted", "answered"])
 
 
 def test_close_ends_the_group_and_leaves_nothing(watchdog: Watchdog) -> None:
-    process = _spawn.Process(target=sleep_long)
-    with watchdog.adopting():
-        process.start()
-    assert process.pid is not None
-    wait_until(lambda: os.getpgid(process.pid or 0) == watchdog.group, "the child in the group")
+    process = start_in(watchdog)
     watchdog.close()
     process.join(30)
     assert process.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
     assert not psutil.pid_exists(watchdog.group)
     assert not watchdog.folder.exists()
+    watchdog.close()
 
 
 def test_close_ends_the_group_even_if_the_watchdog_was_killed(watchdog: Watchdog) -> None:
-    process = _spawn.Process(target=sleep_long)
-    with watchdog.adopting():
-        process.start()
-    wait_until(lambda: os.getpgid(process.pid or 0) == watchdog.group, "the child in the group")
+    process = start_in(watchdog)
     os.kill(watchdog.group, signal.SIGKILL)
     watchdog.close()
     process.join(30)
@@ -174,18 +192,26 @@ def test_close_ends_the_group_even_if_the_watchdog_was_killed(watchdog: Watchdog
     assert not watchdog.folder.exists()
 
 
-def test_a_process_that_comes_too_late_ends_by_itself(watchdog: Watchdog) -> None:
+def test_a_process_that_comes_when_the_watchdog_is_gone_does_not_start(watchdog: Watchdog) -> None:
     with watchdog.adopting():
+        script = watchdog.folder / "start.sh"
+        first = subprocess.run([script, "-c", "print('up')"], capture_output=True, text=True)
+        kept = script.read_text()
         watchdog.close()
-        watchdog.folder.mkdir()
-        watchdog._script.write_text(watchdog_script := f"#!/bin/sh\nexec {sys.executable} -c 'import os, sys; {JOIN}' {watchdog.group}\n")
-        assert watchdog_script
+    watchdog.folder.mkdir()
+    script.write_text(kept)
+    script.chmod(0o700)
+    late = subprocess.run([script, "-c", "print('up')"], capture_output=True, text=True)
+    script.unlink()
+    watchdog.folder.rmdir()
+    assert (first.returncode, first.stdout) == (0, "up\n")
+    assert (late.returncode, late.stdout) == (1, ""), late.stderr
 
 
 def test_only_what_is_started_in_the_block_joins(watchdog: Watchdog) -> None:
     with watchdog.adopting():
         pass
-    process = _spawn.Process(target=sleep_long)
+    process = _spawn.Process(target=time.sleep, args=(300,))
     process.start()
     try:
         assert process.pid is not None
@@ -196,11 +222,8 @@ def test_only_what_is_started_in_the_block_joins(watchdog: Watchdog) -> None:
 
 
 def test_the_tracker_of_our_own_resources_outlives_the_group(watchdog: Watchdog) -> None:
-    process = _spawn.Process(target=exit_at_once)
-    with watchdog.adopting():
-        process.start()
-    process.join(30)
-    tracker = multiprocessing.resource_tracker._resource_tracker._pid  # type: ignore[attr-defined]
+    start_in(watchdog)
+    tracker = multiprocessing.resource_tracker._resource_tracker._pid
     assert os.getpgid(tracker) != watchdog.group
     watchdog.close()
     assert lives(tracker)
@@ -225,13 +248,3 @@ def test_a_folder_from_which_nothing_can_be_started_is_named(
     with pytest.raises(ConfigError, match="set TMPDIR elsewhere"), watchdog.adopting():
         pytest.fail("nothing may start")
     assert multiprocessing.spawn.get_executable() == before
-
-
-def test_the_watchdog_starts_in_an_instant(watchdog: Watchdog) -> None:
-    # Its interpreter has no packages of the environment to load: what it imports is counted, not timed.
-    out = subprocess.run(
-        [sys.executable, "-IS", "-c", "import sys; sys.argv = []\nimport runpy\n"
-         f"runpy.run_path({watchdog_module.watchdog_process.__file__!r}, run_name='seen')\nprint(len(sys.modules))"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert int(out.stdout) < 120

@@ -134,10 +134,11 @@ def test_a_source_that_no_file_can_satisfy_is_refused(wrong: dict[str, str]) -> 
         ("a.ndjson", '{"item_id":1,"text":"x"}'),
     ],
 )
-def test_the_columns_are_those_of_the_first_file(tmp_path: Path, name: str, text: str) -> None:
+def test_the_columns_are_those_that_some_file_has(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     (tmp_path / "b.csv").write_text("other\n")
-    assert FileSource("*").bind(tmp_path).columns() == ("item_id", "text")
+    (tmp_path / "c.csv").write_text("")
+    assert FileSource("*").bind(tmp_path).columns() == ("item_id", "text", "other")
 
 
 def test_the_columns_of_a_parquet_file_are_read(tmp_path: Path) -> None:

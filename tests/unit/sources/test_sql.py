@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql import quoted_name
 from streams import add_rows, execute, make_sql_source, make_table, open_tables
 
-from batch_assets.core.cursors import Cursor, StreamRow
+from batch_assets.core.cursors import Cursor, Place, StreamRow
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, StreamSource
 from batch_assets.sources.files import FileSource
@@ -25,7 +25,12 @@ CET = dt.timezone(dt.timedelta(hours=1))
 
 
 def scan(source: SqlSource, after: Cursor | None = None) -> list[StreamRow]:
-    return [row for chunk in source.scan(after) for row in chunk]
+    """Return the rows from a cursor on."""
+    return [row for chunk in source.scan(None if after is None else Place(after)) for row in chunk]
+
+
+def between(source: SqlSource, after: Place | None, until: Place | None) -> list[str]:
+    return [row.item_id for chunk in source.scan(after, until) for row in chunk]
 
 
 def ids(source: SqlSource, after: Cursor | None = None) -> list[str]:
@@ -77,7 +82,7 @@ def test_moments_are_told_apart_and_found_again(source_url: str, step_s: float) 
     assert first.item_id == "a"
     assert [r.item_id for r in later] == ["b", "c"]
     assert ids(source, later[0].cursor) == ["b", "c"]
-    assert later[0].key[1] == later[1].key[1] != first.key[1]
+    assert later[0].identity[1] == later[1].identity[1] != first.identity[1]
 
 
 def test_a_moment_without_a_zone_is_found_again(source_url: str) -> None:
@@ -118,7 +123,7 @@ def test_each_row_is_found_again_from_its_own_cursor(source_url: str, kind: Any,
     assert len(found) == len(values)
     for n, row in enumerate(found):
         assert scan(source, row.cursor) == found[n:]
-    assert len({row.key for row in found}) == len(values)
+    assert len({row.identity for row in found}) == len(values)
 
 
 def test_decimals_of_postgresql_are_exact(pg_store: sa.URL, request: pytest.FixtureRequest) -> None:
@@ -133,26 +138,52 @@ def test_decimals_of_postgresql_are_exact(pg_store: sa.URL, request: pytest.Fixt
     assert scan(make_sql_source(url, table=name, cursor="seen"), values[1]) == [StreamRow(str(values[1]), values[1])]
 
 
-def test_lookback_takes_rows_that_came_late(source_url: str) -> None:
-    make_table(source_url, [("a", "x", 1), ("b", "x", 5), ("c", "x", 10)])
-    assert ids(make_sql_source(source_url, lookback=5), 10) == ["b", "c"]
-    assert ids(make_sql_source(source_url, lookback=4.5), 10) == ["b", "c"]
-    assert ids(make_sql_source(source_url, lookback=4), 10) == ["c"]
+@pytest.mark.filterwarnings("ignore:Dialect sqlite")
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (sa.Text(), ["10", "9", "A", "a", "it's", "ä"]),
+        (sa.Integer(), [-1, 7, 9, 10]),
+        (sa.Uuid(), [uuid.UUID(int=n) for n in (5, 10, 2**100)]),
+        (sa.Numeric(10, 2), [Decimal("1.50"), Decimal("9.00"), Decimal("10.00")]),
+        (sa.Double(), [0.5, 9.0, 10.0]),
+        (sa.Date(), [dt.date(2026, 1, 31), dt.date(2026, 2, 1)]),
+    ],
+    ids=["text", "integer", "uuid", "numeric", "float", "date"],
+)
+def test_rows_are_after_a_place_or_up_to_it_and_none_is_neither(source_url: str, kind: Any, values: list[Any]) -> None:
+    rows = [(v, version) for version in (1, 2) for v in values]
+    make_table(source_url, rows, sa.Column("id", kind), sa.Column("version", sa.Integer))
+    execute(source_url, "CREATE VIEW seen AS SELECT id, version FROM tickets")
+    for table in ("tickets", "seen"):
+        source = make_sql_source(source_url, table=table, key="id")
+        found = scan(source)
+        names = [row.item_id for row in found]
+        assert len(found) == len(rows)
+        for n, row in enumerate(found, start=1):
+            assert between(source, row.place, None) == names[n:]
+            assert between(source, None, row.place) == names[:n]
+            assert between(source, found[0].place, row.place) == names[1:n]
 
 
-def test_lookback_of_moments_is_in_seconds(source_url: str) -> None:
-    rows = [(f"r{s}", NINE + dt.timedelta(seconds=s)) for s in (0, 30, 60)]
-    texts = rows if source_url.startswith("postgresql") else [(i, at.isoformat()) for i, at in rows]
-    make_table(source_url, texts, sa.Column("item_id", sa.Text), sa.Column("seen", moments(source_url)))
-    last = scan(make_sql_source(source_url, cursor="seen"))[-1].cursor
-    assert ids(make_sql_source(source_url, cursor="seen", lookback=30), last) == ["r30", "r60"]
-    assert ids(make_sql_source(source_url, cursor="seen", lookback=3600), last) == ["r0", "r30", "r60"]
+def test_places_are_found_again_where_sqlite_knows_no_type(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 's.db'}"
+    execute(url, "CREATE TABLE t (a, version)", "INSERT INTO t VALUES (9, 1), (10, 1), ('10', 1), ('9', 1), (9.5, 1)")
+    execute(url, "CREATE VIEW tickets AS SELECT CASE WHEN 1 THEN a END AS item_id, version + 0 AS version FROM t")
+    source = make_sql_source(url)
+    found = scan(source)
+    assert [row.item_id for row in found] == ["9", "9.5", "10", "10", "9"]
+    for n, row in enumerate(found, start=1):
+        assert [r.item_id for chunk in source.scan(row.place) for r in chunk] == [r.item_id for r in found[n:]]
 
 
-def test_lookback_of_text_that_is_no_time_is_refused(source_url: str) -> None:
-    make_table(source_url, [("a", "x", 1)])
-    with pytest.raises(ConfigError, match="lookback: a cursor of text must be a time"):
-        scan(make_sql_source(source_url, cursor="text", lookback=5), "x")
+def test_after_a_row_whose_id_can_be_none_all_with_its_cursor_come_again(source_url: str) -> None:
+    make_table(source_url, [(" ", "x", 1), ("a", "x", 1), ("b", "x", 2), ("c", "x", 0)])
+    source = make_sql_source(source_url)
+    [place] = [row.place for row in scan(source) if row.item_id not in ("a", "b", "c")]
+    assert place == Place(1, None)
+    assert between(source, place, None)[-2:] == ["a", "b"]
+    assert between(source, None, place) == ["c"]
 
 
 def test_a_scan_that_is_not_read_to_its_end_leaves_nothing_open(source_url: str) -> None:
