@@ -255,7 +255,7 @@ def enqueue(
     of the run which launches it, or ours.
     """
     origin = launched_by.remote_job_origin if launched_by is not None else None
-    repository = origin.repository_origin if origin else _find_repository()
+    repository = origin.repository_origin if origin else find_repository()
     run = instance.create_run_for_job(
         job_def=job,
         run_id=make_new_run_id(),
@@ -268,7 +268,8 @@ def enqueue(
     return run.run_id
 
 
-def _find_repository() -> RemoteRepositoryOrigin:
+def find_repository() -> RemoteRepositoryOrigin:
+    """Return where the webserver and the daemon find our definitions when they are started here."""
     workspace = Path("workspace.yaml")
     target = (
         WorkspaceFileTarget(paths=[str(workspace)])

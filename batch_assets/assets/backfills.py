@@ -24,11 +24,12 @@ _NOT_ENDED = [
 class Siblings:
     """The other runs of a run's backfill that are to make the same asset."""
 
-    def __init__(self, instance: DagsterInstance, run: DagsterRun, definition: dg.PartitionsDefinition[str]) -> None:
-        self._instance = instance
-        self._run = run
+    def __init__(self, context: dg.AssetExecutionContext, definition: dg.PartitionsDefinition[str]) -> None:
+        self._instance: DagsterInstance = context.instance
+        self._run: DagsterRun = context.run
+        self._assets = set(context.selected_asset_keys)
         self._definition = definition
-        self._backfill = run.tags.get(BACKFILL_TAG)
+        self._backfill = self._run.tags.get(BACKFILL_TAG)
 
     def list_partitions(self) -> list[str]:
         """Return the keys that they are to make: runs that haven't ended, and those that Dagster is about to submit.
@@ -41,7 +42,7 @@ class Siblings:
         found = [self._read(r.tags) for r in self._find(_NOT_ENDED)]
         backfill = self._instance.get_backfill(self._backfill)
         for request in (backfill.submitting_run_requests or ()) if backfill else ():
-            if set(request.asset_selection or ()) == set(self._run.asset_selection or ()):
+            if set(request.asset_selection or ()) == self._assets:
                 key = {PARTITION_TAG: request.partition_key} if request.partition_key else {}
                 found.append(self._read({**request.tags, **key}))
         return list(dict.fromkeys(key for keys in found for key in keys))
@@ -66,8 +67,8 @@ class Siblings:
 
     def _find(self, statuses: Sequence[DagsterRunStatus]) -> list[DagsterRun]:
         found = self._instance.get_runs(RunsFilter(tags={BACKFILL_TAG: self._backfill or ""}, statuses=statuses))
-        same = (self._run.asset_selection, self._run.run_config)
-        return [r for r in found if r.run_id != self._run.run_id and (r.asset_selection, r.run_config) == same]
+        others = [r for r in found if r.run_id != self._run.run_id and r.run_config == self._run.run_config]
+        return [r for r in others if set(r.asset_selection or ()) == self._assets]
 
     def _read(self, tags: Mapping[str, str]) -> Sequence[str]:
         if PARTITION_TAG in tags:

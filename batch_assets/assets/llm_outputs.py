@@ -85,7 +85,7 @@ def build_llm_outputs(
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        siblings = Siblings(context.instance, context.run, output_partitions(task.name))
+        siblings = Siblings(context, output_partitions(task.name))
         own = [str(k) for k in context.partition_keys]
         theirs = [k for k in siblings.list_partitions() if k not in own]
         if theirs:

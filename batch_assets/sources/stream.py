@@ -184,7 +184,7 @@ def _find_new(log: BatchLog, rows: Generator[Sequence[StreamRow], None, None], c
     with closing(rows) as chunks:
         for chunk in chunks:
             found += log.find_unbatched(chunk)
-            if False:
+            if len(found) > cap:
                 break
     return found
 

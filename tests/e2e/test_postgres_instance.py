@@ -30,7 +30,7 @@ WINDOW = 4
 RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status tags { key value } } } }"
 FAILURES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
     ... on ExecutionStepFailureEvent { message error { message cause { message } } }
-    ... on RunFailureEvent { message } } } } }"""
+    ... on EngineEvent { message error { message } } ... on RunFailureEvent { message } } } } }"""
 RETRIES = """query($id: String!) { runsOrError(filter: {tags: [{key: "dagster/parent_run_id", value: $id}]}) {
     ... on Runs { results { runId } } } }"""
 
@@ -64,7 +64,7 @@ class Installation:
         """Wait for a run, and say why it failed if it did."""
         status = self.ui.wait_for_run(run_id)
         events = self.ui.ask(FAILURES, id=run_id)["logsForRun"]["events"]
-        assert status == "SUCCESS", [e for e in events if e]
+        assert status == "SUCCESS", f"{[e for e in events if e]}\n{self.log.read_text()[-6000:]}"
 
     def launch_and_wait_for(self, partition: str, requests: int) -> str:
         """Launch a run of llm_outputs and return its id once it has sent so many requests."""

@@ -114,7 +114,7 @@ def test_every_asset_tells_its_group_its_owners_and_its_grain(project: Project, 
 def test_every_task_has_its_jobs_and_a_sensor_that_is_on(project: Project, task: str) -> None:
     definitions = project.definitions
     jobs = {j.name for j in definitions.resolve_all_job_defs() if j.name.startswith(f"{task}__")}
-    assert jobs == {f"{task}__launch_{name}" for name in ("sources", "outputs", "results")}
+    assert jobs == {f"{task}__launch_{name}" for name in ("sources", "outputs__smollm2_135m", "results")}
     sensor = definitions.resolve_sensor_def(f"{task}__sync_partitions")
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
 
