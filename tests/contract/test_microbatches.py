@@ -239,7 +239,9 @@ def test_a_changed_row_comes_again_and_is_read_as_it_is(database: Database, sour
     assert source.read(first, ["text"]).frame["text"].to_list() == ["new", "B"]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_with_one_cursor_are_batched_once(sqlite_database: Database, tmp_path: Path) -> None:
+    """Slow for its many rows: a bulk load gives all the same time."""
     url = f"sqlite:///{tmp_path / 'many.db'}"
     execute(url, "CREATE TABLE tickets (item_id TEXT PRIMARY KEY, text TEXT, version INTEGER)")
     execute(
@@ -289,9 +291,11 @@ def formers(store_url: str, killed_url: str) -> Iterator[list[subprocess.Popen[s
         process.wait()
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_no_row_is_lost_and_none_batched_twice(
     store_url: str, killed_url: str, formers: list[subprocess.Popen[str]]
 ) -> None:
+    """Slow for the starts of two processes, each of which is killed in the middle of its work."""
     database = open_database(store_url)
     table = sa.Table(
         "tickets", sa.MetaData(), sa.Column("item_id"), sa.Column("text"), sa.Column("version", sa.Integer)
