@@ -6,6 +6,7 @@ does: nothing is remembered between two looks but what the store and Dagster hol
 
 import datetime as dt
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ from batch_assets.store.failures import Failing, Step
 PLAN_JOB = "launch_missing_and_stale"
 """The planner as a job, for all tasks."""
 
+COMMAND_LINE = "command line"
+"""Who launched a run, where no run did."""
+DAEMON_ALIVE_S = 60.0
 DEFINITIONS = "batch_assets.definitions"
 """The module that the webserver and the daemon load."""
 
@@ -266,6 +270,12 @@ def enqueue(
     )
     instance.report_dagster_event(DagsterEvent.job_enqueue(run), run_id=run.run_id)
     return run.run_id
+
+
+def has_daemon(instance: DagsterInstance) -> bool:
+    """Say whether a daemon has shown a sign of life lately."""
+    beats = instance.get_daemon_heartbeats().values()
+    return any(time.time() - beat.timestamp < DAEMON_ALIVE_S for beat in beats)
 
 
 def find_repository() -> RemoteRepositoryOrigin:

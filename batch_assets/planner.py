@@ -72,6 +72,8 @@ class Plan:
     """Finished output partitions whose results (validated_results and after) are of another version."""
     versions: Mapping[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
     """The data versions of the outdated."""
+    set_aside: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
+    """Of the batches to freeze: the lines that can't be read, with the reason. Known where records are counted."""
 
     @property
     def is_empty(self) -> bool:
@@ -123,6 +125,7 @@ class _Batch:
     unfrozen: BatchRef | None = None
     touched: BatchRef | None = None
     frame: pl.DataFrame | None = None
+    malformed: Sequence[tuple[int, str]] = ()
 
     def read(self) -> pl.DataFrame:
         if self.frame is None:
@@ -139,12 +142,15 @@ class _Findings:
     needs: list[Need] = field(default_factory=list[Need])
     done: list[PartitionKey] = field(default_factory=list[PartitionKey])
     outdated: dict[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
+    set_aside: dict[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
 
     def note(self, batch: _Batch) -> None:
         if batch.unfrozen:
             self.unfrozen.append(batch.unfrozen)
         if batch.touched:
             self.touched.append(batch.touched)
+        if batch.malformed:
+            self.set_aside[batch.name] = batch.malformed
 
 
 def make_plan(
@@ -196,6 +202,7 @@ def make_plan(
         done=tuple(found.done),
         outdated=tuple(found.outdated),
         versions=found.outdated,
+        set_aside=found.set_aside,
     )
 
 
@@ -301,7 +308,7 @@ def _look_at(
         found.touched = ref
         return found
     content = content_of(read.source_hash, state.superseded_hash if state else "")
-    return _Batch(ref.batch, content, lambda: read.frame, unfrozen=ref)
+    return _Batch(ref.batch, content, lambda: read.frame, unfrozen=ref, malformed=read.malformed)
 
 
 def _as_frozen(task: Task, platform: Platform, state: BatchState) -> _Batch:

@@ -45,6 +45,9 @@ class Settings(BaseSettings):
     alert_urls: SecretStr = SecretStr("")
     """Where alerts go: apprise URLs with blanks or line ends between them; empty means nowhere."""
 
+    sensor_interval_s: Annotated[int, Field(ge=1, le=3600)] = 30
+    """Seconds between two looks of a sensor."""
+
     ui_url: str = "http://127.0.0.1:3000"
     """Where the web UI is, for the links in alerts."""
 

@@ -218,7 +218,7 @@ def measure_planner(root: Path, batches: int) -> dict[str, Any]:
 
 def measure_backfill(root: Path, batches: int) -> dict[str, Any]:
     """Backfill `batches` partitions of one variant from the UI, every eleventh left out: to the last materialization."""
-    from graphql import WebUi
+    from web_ui import WebUi
 
     wanted = batches
     bench = Bench(root, wanted + wanted // 10 + 1, prompts=1, records=5)
@@ -268,7 +268,7 @@ def _count_starts(ui: Any, run_id: str) -> int:
 
 def measure_new_file(root: Path, interval_s: int) -> dict[str, Any]:
     """A new file in the watched folder, to its validated results; every sensor looks each `interval_s` seconds."""
-    from graphql import REPOSITORY, WebUi
+    from web_ui import REPOSITORY, WebUi
 
     bench = Bench(root, 1, prompts=1, records=20)
     os.environ["BATCH_ASSETS_SENSOR_INTERVAL_S"] = str(interval_s)

@@ -3,7 +3,7 @@
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -33,13 +33,13 @@ def choose_format(name: str | None, output: str | None) -> Format:
     return Format(ending) if ending in set(Format) else Format.PARQUET
 
 
-def choose_output(output: str | None, task: str, batch: str | None, variant: str | None, form: Format) -> str:
+def choose_output(output: str | None, task: str, batches: Sequence[str], variants: Sequence[str], form: Format) -> str:
     """Return where to write. ConfigError for a place that can't be a file of this format."""
     if output == STDOUT:
         if form is Format.PARQUET:
             raise ConfigError("--output -: Parquet needs a file; csv and jsonl can go to stdout")
         return output
-    parts = [task, *(p for p in (batch, variant) if p)]
+    parts = [task, *(p.replace("*", "") for p in (*batches, *variants))]
     path = Path(output or f"{'--'.join(parts)}.{form.value}")
     if path.is_dir():
         raise ConfigError(f"--output {path}: a folder; name a file in it")

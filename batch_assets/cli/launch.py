@@ -14,7 +14,16 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, find_cause
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
-from batch_assets.launches import LAUNCHED_BY_TAG, OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, job_name, op_config, op_name
+from batch_assets.launches import (
+    COMMAND_LINE,
+    LAUNCHED_BY_TAG,
+    OUTPUTS_JOB,
+    RESULTS_JOB,
+    SOURCES_JOB,
+    job_name,
+    op_config,
+    op_name,
+)
 from batch_assets.partitions import PartitionKey, sync_partitions
 from batch_assets.planner import Need, Plan, Selection, make_plan
 from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_holders, process_tags
@@ -102,9 +111,7 @@ class Launcher:
             config = {"batches": [ref.batch for ref in plan.unfrozen], "variants": list(plan.unspecified)}
             self._execute(job_name(plan.task.name, SOURCES_JOB), config, summary)
 
-    def _ask(
-        self, task: Task, model: ModelEntry, needs: Sequence[Need], retry: RetryMode, summary: RunSummary
-    ) -> None:
+    def _ask(self, task: Task, model: ModelEntry, needs: Sequence[Need], retry: RetryMode, summary: RunSummary) -> None:
         if not needs:
             return
         total = sum(n.to_ask + n.rejudged for n in needs)
@@ -152,7 +159,7 @@ class Launcher:
                 instance=self._instance,
                 resources={PLATFORM: self._platform},
                 run_id=run_id,
-                tags={**process_tags(run_id), LAUNCHED_BY_TAG: "command line", **NEVER_RETRIED},
+                tags={**process_tags(run_id), LAUNCHED_BY_TAG: COMMAND_LINE, **NEVER_RETRIED},
             )
         except Exception as e:
             raise find_cause(e) or e from e

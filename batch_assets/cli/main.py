@@ -3,10 +3,12 @@
 Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
 """
 
+import fnmatch
 import sys
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -33,18 +35,37 @@ from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
 from batch_assets.core.tasks import Task
+from batch_assets.launches import (
+    COMMAND_LINE,
+    LAUNCHED_BY_TAG,
+    PLAN_JOB,
+    TASK_TAG,
+    InFlight,
+    choose,
+    enqueue,
+    has_daemon,
+)
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import end_dead_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
+from batch_assets.store.database import now
+from batch_assets.store.failures import load_failing
 from batch_assets.store.overview import load_record, load_reports, load_status
 
 DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
-_batch = click.option("--batch", help="Only this batch (default: all).")
-_variant = click.option("--variant", help="Only this variant, <prompt_ver>--<model_id> (default: all).")
+_batches = click.option(
+    "--batch", "batches", multiple=True, help="Only this batch; may come more than once; '2026-11-*' (default: all)."
+)
+_variants = click.option(
+    "--variant",
+    "variants",
+    multiple=True,
+    help="Only this variant, <prompt_ver>--<model_id>; may come more than once; 'v2--*' (default: all).",
+)
 _retry = click.option(
     "--retry",
     type=click.Choice([m.value for m in RetryMode]),
@@ -67,12 +88,14 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("task")
-@_batch
-@_variant
+@_batches
+@_variants
 @_retry
 @_json
 @click.pass_context
-def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, retry: str, as_json: bool) -> None:
+def run(
+    ctx: click.Context, task: str, batches: Sequence[str], variants: Sequence[str], retry: str, as_json: bool
+) -> None:
     """Bring TASK up to date: freeze new batches, ask what is missing or stale, make the results."""
     settings = load_settings()
     log = settings.home / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
@@ -83,7 +106,7 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
             open_session(view.observe) as session,
         ):
             bound = session.find_task(task)
-            selection = _select(session, *bound, batch, variant)
+            selection = _select(session, *bound, batches, variants)
             for run_id in end_dead_runs(session.instance, session.platform.database):
                 view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
             launcher = Launcher(session.project, session.platform, session.instance, view.say)
@@ -107,21 +130,37 @@ def run(ctx: click.Context, task: str, batch: str | None, variant: str | None, r
 
 @cli.command()
 @click.argument("task")
-@_batch
-@_variant
+@_batches
+@_variants
 @_retry
+@click.option("--launch", is_flag=True, help="Put it into the queue; the daemon, which `up` starts, does it.")
+@click.option("--reset", is_flag=True, help="With --launch: also what failed too often to be launched again.")
 @_json
-def plan(task: str, batch: str | None, variant: str | None, retry: str, as_json: bool) -> None:
+def plan(
+    task: str, batches: Sequence[str], variants: Sequence[str], retry: str, launch: bool, reset: bool, as_json: bool
+) -> None:
     """Show what `run` would do for TASK: missing and stale, by partition and in records, and why. Asks nothing."""
+    if reset and not launch:
+        raise click.UsageError("--reset goes with --launch")
     with open_session() as session:
         bound = session.find_task(task)
-        selection = _select(session, *bound, batch, variant)
+        selection = _select(session, *bound, batches, variants)
         sync_partitions(*bound, session.instance)
         made = make_plan(*bound, session.platform, session.instance, selection=selection, retry=RetryMode(retry))
+        with session.platform.database.read() as connection:
+            failing = load_failing(connection, task)
+        held = choose(made, failing, InFlight(), now()).held
+        queued = None
+        if launch and not made.is_empty:
+            queued = _launch(session, task, selection, retry, is_resetting=reset)
+        is_daemon_alive = has_daemon(session.instance)
     if as_json:
-        print_json(plan_document(made))
-    else:
-        print_plan(_make_console(), made)
+        print_json(plan_document(made, held, queued))
+        return
+    print_plan(_make_console(), made, held)
+    if queued:
+        waits = "" if is_daemon_alive else "; no daemon is running here: it starts when `batch-assets up` does"
+        click.echo(f"run {queued} of {PLAN_JOB} is in the queue{waits}")
 
 
 @cli.command()
@@ -162,8 +201,8 @@ def show(task: str, item_id: str, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("task")
-@_batch
-@_variant
+@_batches
+@_variants
 @click.option(
     "--format",
     "form",
@@ -177,8 +216,8 @@ def show(task: str, item_id: str, as_json: bool) -> None:
 def export(
     ctx: click.Context,
     task: str,
-    batch: str | None,
-    variant: str | None,
+    batches: Sequence[str],
+    variants: Sequence[str],
     form: str | None,
     output: str | None,
     strict: bool,
@@ -190,11 +229,11 @@ def export(
         raise click.UsageError("--json and --output - would both write to stdout")
     with open_session() as session:
         bound = session.find_task(task)
-        selection = _select(session, *bound, batch, variant)
+        selection = _select(session, *bound, batches, variants)
         exporter = Exporter(*bound, session.platform, session.instance)
         try:
             done = exporter.export(
-                selection, chosen, choose_output(output, task, batch, variant, chosen), strict=strict
+                selection, chosen, choose_output(output, task, batches, variants, chosen), strict=strict
             )
         except NotReadyError as e:
             click.echo(f"not exported: {e}", err=True)
@@ -262,16 +301,44 @@ def main() -> None:
 GOES_ON = "what was done is kept; the same command goes on from there"
 
 
-def _select(session: Session, task: Task, source: Source, batch: str | None, variant: str | None) -> Selection:
-    if variant is not None:
-        session.platform.spec(task, variant)
-    if batch is not None:
-        known = {ref.batch for ref in source.list_batches()} | set(
-            session.instance.get_dynamic_partitions(f"{task.name}__batch")
-        )
-        if batch not in known:
-            raise ConfigError(f"task {task.name} has no batch {batch!r}; it has {', '.join(sorted(known)) or 'none'}")
-    return Selection.of(batch=batch, variant=variant)
+def _launch(session: Session, task: str, selection: Selection, retry: str, *, is_resetting: bool) -> str:
+    config = {
+        "task": task,
+        "batches": sorted(selection.batches or ()),
+        "variants": sorted(selection.variants or ()),
+        "retry": retry,
+        "reset_failures": is_resetting,
+    }
+    job = session.project.definitions.resolve_job_def(PLAN_JOB)
+    return enqueue(session.instance, job, config, {TASK_TAG: task, LAUNCHED_BY_TAG: COMMAND_LINE})
+
+
+def _select(session: Session, task: Task, source: Source, batches: Sequence[str], variants: Sequence[str]) -> Selection:
+    """Return what is meant by names and patterns. ConfigError for one that fits nothing."""
+    if not batches:
+        return Selection(variants=_match(task.name, "variant", variants, set(task.variants)))
+    known = {ref.batch for ref in source.list_batches()}
+    known |= set(session.instance.get_dynamic_partitions(f"{task.name}__batch"))
+    return Selection(
+        batches=_match(task.name, "batch", batches, known),
+        variants=_match(task.name, "variant", variants, set(task.variants)),
+    )
+
+
+def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> frozenset[str] | None:
+    found: set[str] = set()
+    for pattern in patterns:
+        fitting = set(fnmatch.filter(known, pattern))
+        if not fitting:
+            names = sorted(known)
+            more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+            has = ", ".join(names[:SHOWN_NAMES]) + more or "none"
+            raise ConfigError(f"task {task} has no {kind} {pattern!r}; it has {has}")
+        found |= fitting
+    return frozenset(found) if patterns else None
+
+
+SHOWN_NAMES = 20
 
 
 def _make_hints(task: str, bound: Task) -> list[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
 from batch_assets.planner import Plan
+from batch_assets.store.failures import Failing
 from batch_assets.store.overview import VariantStatus
 
 
@@ -24,14 +25,20 @@ def _as_json(value: object) -> object:
     return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data."""
+def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> dict[str, Any]:
+    """Return a plan as plain data, with what failed too often, and the run that was launched for it."""
     return {
         "task": plan.task.name,
         "batches_to_freeze": [r.batch for r in plan.unfrozen],
         "records_to_ask": plan.to_ask,
         "done": [str(p) for p in plan.done],
         "results_to_make": [str(p) for p in plan.outdated],
+        "set_aside": {batch: [list(line) for line in lines] for batch, lines in plan.set_aside.items()},
+        "failed_too_often": [
+            {"step": f.step, "partition": f.partition, "failures": f.failures, "error": f.error, "run_id": f.run_id}
+            for f in held
+        ],
+        "launched": run_id,
         "needs": [
             {
                 "batch": n.partition.batch,
@@ -48,8 +55,18 @@ def plan_document(plan: Plan) -> dict[str, Any]:
     }
 
 
-def print_plan(console: Console, plan: Plan) -> None:
-    """Print what is missing and stale, and why."""
+def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
+    """Print what is missing and stale, and why; lines that would be set aside; what failed too often."""
+    for batch, lines in plan.set_aside.items():
+        shown = "; ".join(f"line {number}: {why}" for number, why in lines[:SHOWN_LINES])
+        console.print(f"{batch}: {len(lines)} lines would be set aside: {shown}", highlight=False, markup=False)
+    for f in held:
+        why = f.error or "killed, or it killed its process"
+        console.print(
+            f"{f.partition}: failed {f.failures} times ({f.step}), and is launched no more: {why}",
+            highlight=False,
+            markup=False,
+        )
     if plan.is_empty:
         console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
         return
@@ -95,6 +112,7 @@ def print_summary(
 
 
 SHOWN_PARTITIONS = 30
+SHOWN_LINES = 5
 REPORT_COLUMNS = ("total", "ok", "invalid", "error", "reused", "rec/s", "p95 s")
 
 

@@ -95,10 +95,15 @@ class ApartVllm:
         try:
             if engine is not None:
                 await asyncio.to_thread(engine.shutdown, SHUTDOWN_S)
+                engine.shutdown = _do_nothing  # its __del__ would do it once more, and fail at the interpreter's end
         finally:
             if watchdog is not None:
                 await asyncio.to_thread(watchdog.close)
                 multiprocessing.active_children()  # as a side effect, it waits for those that have ended
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _start(entry: ModelEntry, weights: Weights, watchdog: Watchdog) -> Any:

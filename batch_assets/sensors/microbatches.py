@@ -10,17 +10,16 @@ from batch_assets.sources.stream import Microbatched, form_batches
 from batch_assets.store.database import now, open_database
 from batch_assets.store.microbatches import MicrobatchLog
 
-EVERY_S = 30
 MAX_BATCHES = 20
 """In one tick: Dagster gives a sensor 60 s."""
 
 
-def build_microbatch_sensor(task: Task, stream: StreamSource, *, every_s: int = EVERY_S) -> dg.SensorDefinition:
+def build_microbatch_sensor(task: Task, stream: StreamSource) -> dg.SensorDefinition:
     """Build the sensor of one task on a stream."""
 
     @dg.sensor(
         name=f"{task.name}__microbatches",
-        minimum_interval_seconds=every_s,
+        minimum_interval_seconds=load_settings().sensor_interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             f"Forms batches of the rows that are new in {stream.place}: {stream.max_records} rows make a full one, and "

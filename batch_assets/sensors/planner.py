@@ -33,7 +33,6 @@ from batch_assets.sources.base import Source
 from batch_assets.store.database import now
 from batch_assets.store.failures import load_failing
 
-EVERY_S = 30
 MAX_BATCHES = 100
 MAX_PARTITIONS = 10_000
 MAX_RESULTS = 1000
@@ -45,11 +44,12 @@ Tick = dg.RunRequest | dg.SkipReason
 
 def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinition]:
     """Build the three sensors of one task."""
+    interval_s = load_settings().sensor_interval_s
 
     @dg.sensor(
         name=f"{task.name}__new_data",
         job_name=PLAN_JOB,
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Asks all variants of each batch of {task.name} that is new or changed since this was turned on.",
     )
@@ -61,7 +61,7 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
     @dg.sensor(
         name=f"{task.name}__missing_and_stale",
         job_name=PLAN_JOB,
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.STOPPED,
         description=f"Asks whatever is missing or stale in {task.name}, an edited prompt's partitions included.",
     )
@@ -71,7 +71,7 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
     @dg.sensor(
         name=f"{task.name}__results_follow",
         job_name=job_name(task.name, RESULTS_JOB),
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Makes the results of finished output partitions of {task.name}; asks no model.",
     )

@@ -10,15 +10,13 @@ from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import open_database
 
-EVERY_S = 30
-
 
 def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
     """Build the sensor of one task."""
 
     @dg.sensor(
         name=f"{task.name}__sync_partitions",
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=load_settings().sensor_interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Keeps the partitions of {task.name} in step with its source, prompts and models.",
     )

@@ -347,7 +347,7 @@ class Place:
         self.instance = dg.DagsterInstance.ephemeral()
 
     def tick(self) -> str:
-        sensor = build_microbatch_sensor(self.task, self.stream, every_s=5)
+        sensor = build_microbatch_sensor(self.task, self.stream)
         with dg.build_sensor_context(instance=self.instance) as context:
             found = sensor(context)
         assert isinstance(found, dg.SkipReason)
@@ -387,8 +387,8 @@ def test_the_sensor_forms_batches_and_registers_them(place: Place, source_url: s
 
 
 def test_the_sensor_is_on_by_default_and_tells_what_it_does(place: Place) -> None:
-    sensor = build_microbatch_sensor(place.task, place.stream, every_s=5)
-    assert (sensor.name, sensor.minimum_interval_seconds) == ("t__microbatches", 5)
+    sensor = build_microbatch_sensor(place.task, place.stream)
+    assert (sensor.name, sensor.minimum_interval_seconds) == ("t__microbatches", 30)
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     assert "2 rows make a full one, and none waits longer than 300 s" in (sensor.description or "")
 

@@ -13,7 +13,9 @@ from batch_assets.store.failures import (
 )
 
 
-def count(database: Database, partition: str = "b1|v", wanted: str = "w1", run_id: str = "r1", **fields: object) -> None:
+def count(
+    database: Database, partition: str = "b1|v", wanted: str = "w1", run_id: str = "r1", **fields: object
+) -> None:
     step = fields.get("step", Step.OUTPUTS)
     with database.write() as connection:
         count_failure(connection, "t", step, partition, wanted, run_id, fields.get("error"))

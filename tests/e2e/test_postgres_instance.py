@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 import sqlalchemy as sa
-from graphql import WebUi
 from sqlalchemy.engine import URL
+from web_ui import WebUi
 from workplace import COUNTING_MODEL, Server, Workplace, find_free_port, start_server, wait_until
 
 from batch_assets.cli.webui import READY

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from graphql import WebUi
+from web_ui import WebUi
 from workplace import COUNTING_MODEL, Server, Workplace, find_free_port, start_server, wait_until
 
 T = "ticket_triage"

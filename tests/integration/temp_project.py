@@ -158,8 +158,10 @@ class TempProject:
 
     def launch_plan(self, **config: Any) -> dg.ExecuteInProcessResult:
         """Run the planner's job."""
-        return self.load().definitions.resolve_job_def(PLAN_JOB).execute_in_process(
-            run_config=op_config(PLAN_JOB, config), instance=self.instance, raise_on_error=False
+        return (
+            self.load()
+            .definitions.resolve_job_def(PLAN_JOB)
+            .execute_in_process(run_config=op_config(PLAN_JOB, config), instance=self.instance, raise_on_error=False)
         )
 
     def queue(self) -> list[tuple[str, dict[str, Any]]]:

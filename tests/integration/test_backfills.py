@@ -87,9 +87,7 @@ def test_a_run_of_a_single_partition_takes_over_as_well(project: TempProject) ->
 
 def test_one_that_was_started_and_waits_is_taken_over_and_finds_everything_done(project: TempProject) -> None:
     other = queue(project, span("b3", "b4"))
-    project.instance.report_dagster_event(
-        DagsterEvent("PIPELINE_STARTING", other.job_name), run_id=other.run_id
-    )
+    project.instance.report_dagster_event(DagsterEvent("PIPELINE_STARTING", other.job_name), run_id=other.run_id)
     project.materialize(["llm_outputs"], tags={**BACKFILL, **span("b1", "b2")})
     assert status(project.instance, other) is DagsterRunStatus.STARTING
     engine = project.use(ScriptedEngine())

@@ -64,7 +64,7 @@ class StandIn:
         finally:
             self.live.discard(number)
 
-    def shutdown(self, _timeout_s: float) -> None:
+    def shutdown(self, _timeout_s: float | None = None) -> None:
         self.shutdowns += 1
         self.errored = True
         self.died.set()
@@ -185,6 +185,7 @@ def test_closing_is_nobodys_death(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(EngineDead, match="vLLM is not running"):
             await engine.complete(ask("a"))
         await engine.close()
+        made[0].shutdown()  # what AsyncLLM's __del__ does
         assert made[0].shutdowns == 1
 
     run(test, monkeypatch)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
@@ -113,6 +114,21 @@ def start_in(watchdog: Watchdog) -> SpawnProcess:
     return process
 
 
+def find_group_of_a_new_process() -> int:
+    here, there = _spawn.Pipe()
+    process = _spawn.Process(target=tell_group, args=(there,))
+    process.start()
+    try:
+        assert here.poll(30)
+        return here.recv()
+    finally:
+        process.join(30)
+
+
+def tell_group(pipe: Connection) -> None:
+    pipe.send(os.getpgrp())
+
+
 class Parent:
     """A process with a watchdog and a child of a kind; `pids` are of those that are to end with it."""
 
@@ -169,7 +185,10 @@ def test_a_ctrl_c_reaches_us_and_not_the_group(tmp_path: Path) -> None:
     script = tmp_path / "leader.py"
     script.write_text(INTERRUPTED)
     process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, process_group=0)
-    out, _ = process.communicate(timeout=60)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, out.split()) == (0, ["interrupted", "answered"])
 
 
@@ -210,15 +229,8 @@ def test_a_process_that_comes_when_the_watchdog_is_gone_does_not_start(watchdog:
 
 def test_only_what_is_started_in_the_block_joins(watchdog: Watchdog) -> None:
     with watchdog.adopting():
-        pass
-    process = _spawn.Process(target=time.sleep, args=(300,))
-    process.start()
-    try:
-        assert process.pid is not None
-        assert os.getpgid(process.pid) == os.getpgid(0)
-    finally:
-        process.kill()
-        process.join()
+        assert find_group_of_a_new_process() == watchdog.group
+    assert find_group_of_a_new_process() == os.getpgrp()
 
 
 def test_the_tracker_of_our_own_resources_outlives_the_group(watchdog: Watchdog) -> None:

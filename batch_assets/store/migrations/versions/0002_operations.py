@@ -19,9 +19,7 @@ def upgrade() -> None:
         sa.Column(
             "alert_key", sa.Text(), nullable=False, comment="run, asset, check and partition: one alert for each"
         ),
-        sa.Column(
-            "kind", sa.String(length=20), nullable=False, comment="check_failed, check_warned or run_failed"
-        ),
+        sa.Column("kind", sa.String(length=20), nullable=False, comment="check_failed, check_warned or run_failed"),
         sa.Column("subject", sa.Text(), nullable=False, comment="the task, for the title of a message"),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("link", sa.Text(), nullable=False),
