@@ -11,6 +11,7 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
+from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
 from batch_assets.partitions import (
     BATCH,
@@ -23,8 +24,8 @@ from batch_assets.partitions import (
 from batch_assets.planner import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key, build_work
 from batch_assets.reports.run_report import RunReport, make_report
 from batch_assets.resources import PLATFORM, Platform
-from batch_assets.runner.drive import drive
 from batch_assets.runner.progress import ProgressLog, count_all
+from batch_assets.runner.restart import drive_with_restarts
 from batch_assets.runner.run import Observer, Runner, RunnerOptions
 from batch_assets.runner.work import PartitionOutcome, PartitionWork, Progress
 from batch_assets.store.batches import load_batches
@@ -134,16 +135,25 @@ def produce(
         mine = [p for p in (*partitions, *ready) if task.variants[p.variant].model.model_id == model.model_id]
         if not mine:
             continue
-        runner = Runner(
-            platform.database,
-            build_engine(model, platform.settings.cache_dir),
-            RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s),
-            run_id=run_id,
-            retry=retry,
-            total=total or _count_records(platform, task, mine),
+        engine = build_engine(model, platform.settings.cache_dir)
+        count = total or _count_records(platform, task, mine)
+
+        def make_runner(
+            observe: Observer, engine: Engine = engine, model: ModelEntry = model, count: int = count
+        ) -> Runner:
+            options = RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s)
+            return Runner(
+                platform.database, engine, options, run_id=run_id, retry=retry, total=count, observer=observe
+            )  # fmt: skip
+
+        outcomes = drive_with_restarts(
+            make_runner,
+            (_find_work(task, platform, p) for p in mine),
+            is_restartable=engine.is_restartable,
             observer=_watch(platform, log, counts_all=not total),
+            log=log,
         )
-        for outcome in drive(runner, (_find_work(task, platform, p) for p in mine)):
+        for outcome in outcomes:
             if outcome.leased_by is not None:
                 if PartitionKey(outcome.work.batch, outcome.work.variant.key) not in ready:
                     leased.append(outcome.leased_by)
