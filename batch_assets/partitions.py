@@ -58,8 +58,12 @@ def sync_partitions(task: Task, source: Source, instance: DagsterInstance, *, is
     """Register what source, prompts and models offer; retire variants that are no more (`is_retiring`). Idempotent.
 
     A process that loaded its definitions long ago must not retire: what it doesn't know may be new. A batch whose file
-    has gone stays: its records were frozen, and its rows are results.
+    has gone stays: its records were frozen, and its rows are results. Pools are made known as well: to one that it has
+    not heard of Dagster lets any number of runs go, which then wait for a slot at a core each.
     """
+    known_pools = instance.event_log_storage.get_concurrency_keys()
+    for pool in {model.pool for model in task.models.values()} - set(known_pools):
+        instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     _add(instance, f"{task.name}__{BATCH}", (ref.batch for ref in source.list_batches()))
     variants = f"{task.name}__{VARIANT}"
     known = _add(instance, variants, task.variants)

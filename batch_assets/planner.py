@@ -72,6 +72,8 @@ class Plan:
     """Finished output partitions whose results (validated_results and after) are of another version."""
     versions: Mapping[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
     """The data versions of the outdated."""
+    outdated_since: dt.datetime | None = None
+    """When the first of the outdated was finished."""
     set_aside: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
     """Of the batches to freeze: the lines that can't be read, with the reason. Known where records are counted."""
 
@@ -141,7 +143,7 @@ class _Findings:
     touched: list[BatchRef] = field(default_factory=list[BatchRef])
     needs: list[Need] = field(default_factory=list[Need])
     done: list[PartitionKey] = field(default_factory=list[PartitionKey])
-    outdated: dict[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
+    outdated: dict[PartitionKey, PartitionState] = field(default_factory=dict[PartitionKey, PartitionState])
     set_aside: dict[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
 
     def note(self, batch: _Batch) -> None:
@@ -189,7 +191,7 @@ def make_plan(
                 continue
             found.done.append(partition)
             if state and any(stamped[name].get(str(partition)) != state.data_version for name in RESULT_ASSETS):
-                found.outdated[partition] = state.data_version
+                found.outdated[partition] = state
     specified = load_versions(instance, task, VARIANT_SPECS)
     order = list(specs)
     return Plan(
@@ -201,7 +203,8 @@ def make_plan(
         needs=tuple(sorted(found.needs, key=lambda n: order.index(n.partition.variant))),
         done=tuple(found.done),
         outdated=tuple(found.outdated),
-        versions=found.outdated,
+        versions={p: state.data_version for p, state in found.outdated.items()},
+        outdated_since=min((state.finished_at for state in found.outdated.values()), default=None),
         set_aside=found.set_aside,
     )
 

@@ -228,17 +228,20 @@ def measure_backfill(root: Path, batches: int) -> dict[str, Any]:
     with_holes = [b for i, b in enumerate(bench.batches) if i % 11 != 5][:wanted]
     with serve() as port:
         ui = WebUi(port)
-        started = time.monotonic()
+        started, clock = time.monotonic(), time.time()
         backfill = ui.backfill({tuple(OUTPUTS): [f"{b}|v1--fake" for b in with_holes]})
         _wait(lambda: _count_materialized(ui, OUTPUTS) >= wanted, 600, "the last materialization")
         last_s = round(time.monotonic() - started, 1)
         status = ui.wait_for_backfill(backfill)
         ended_s = round(time.monotonic() - started, 1)
-        query = "{ runsOrError(limit: 500) { ... on Runs { results { runId jobName } } } }"
+        query = "{ runsOrError(limit: 500) { ... on Runs { results { runId jobName creationTime startTime } } } }"
         runs = [r for r in ui.ask(query)["runsOrError"]["results"] if r["jobName"] == "__ASSET_JOB"]
+        created = [round(r["creationTime"] - clock, 1) for r in runs]
+        began = [round(r["startTime"] - clock, 1) for r in runs if r["startTime"]]
         starts = sum(_count_starts(ui, r["runId"]) for r in runs)
     return {
-        "partitions": wanted, "runs": len(runs), "engine_starts": starts, "last_materialization_s": last_s,
+        "partitions": wanted, "runs": len(runs), "runs_created_s": [min(created), max(created)],
+        "first_run_began_s": min(began), "began_before_last": sum(b < last_s for b in began), "engine_starts": starts, "last_materialization_s": last_s,
         "backfill_ended_s": ended_s, "status": status,
     }  # fmt: skip
 
@@ -309,7 +312,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, help="planner and page: 2000 (by 5 variants); backfill: 200")
     parser.add_argument("--interval", type=int, default=10, help="new-file: seconds between two looks of a sensor")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         root = Path(folder)
         os.chdir(root)
         match args.what:

@@ -9,14 +9,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import dagster as dg
-from dagster import DagsterInstance, RunsFilter
+from dagster import DagsterInstance
 
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     OUTPUTS_JOB,
     PLAN_JOB,
     RESULTS_JOB,
-    RUN_ENDED,
     Choice,
     InFlight,
     choose,
@@ -26,7 +25,7 @@ from batch_assets.launches import (
     plan_request,
     results_request,
 )
-from batch_assets.planner import Selection, make_plan
+from batch_assets.planner import Plan, Selection, make_plan
 from batch_assets.resources import Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
@@ -36,8 +35,8 @@ from batch_assets.store.failures import load_failing
 MAX_BATCHES = 100
 MAX_PARTITIONS = 10_000
 MAX_RESULTS = 1000
-FOLLOW_AT_ONCE, FOLLOW_EVERY_S = 100, 120.0
-"""While outputs are being made, results follow when so many have gathered or so much time has passed."""
+FOLLOW_AT_ONCE, FOLLOW_AFTER_S = 500, 120.0
+"""While outputs are being made, results follow when so many have gathered or the first has waited so long."""
 
 Tick = dg.RunRequest | dg.SkipReason
 
@@ -93,7 +92,7 @@ def _request(task: Task, source: Source, instance: DagsterInstance, selection: S
         in_flight = find_in_flight(instance, task)
         if in_flight.is_planning:
             return dg.SkipReason("the planner is at work")
-        choice = _look(task, source, platform, instance, in_flight, selection)
+        _, choice = _look(task, source, platform, instance, in_flight, selection)
     rest_until = find_rest_until(instance, PLAN_JOB, task)
     if rest_until and now() < rest_until:
         return dg.SkipReason(f"the planner's last run failed; it rests until {rest_until:%H:%M:%S} UTC")
@@ -114,21 +113,17 @@ def _has_rested(task: Task, instance: DagsterInstance, choice: Choice) -> bool:
 def _follow(task: Task, source: Source, instance: DagsterInstance) -> Tick:
     with _open() as platform:
         in_flight = find_in_flight(instance, task)
-        choice = _look(task, source, platform, instance, in_flight, Selection())
+        plan, choice = _look(task, source, platform, instance, in_flight, Selection())
     if not choice.outdated:
         return dg.SkipReason("every finished output partition has its results, or a gate holds them back")
     job = job_name(task.name, RESULTS_JOB)
-    if in_flight.is_asking and len(choice.outdated) < FOLLOW_AT_ONCE and _ended_lately(instance, job):
+    waited_s = (now() - plan.outdated_since).total_seconds() if plan.outdated_since else 0.0
+    if in_flight.is_asking and len(choice.outdated) < FOLLOW_AT_ONCE and waited_s < FOLLOW_AFTER_S:
         return dg.SkipReason(f"{len(choice.outdated)} partitions are finished; their results follow with the next ones")
     rest_until = find_rest_until(instance, job, task)
     if rest_until and now() < rest_until:
         return dg.SkipReason(f"the last run of {job} failed; the next is at {rest_until:%H:%M:%S} UTC")
     return results_request(task, choice.outdated[:MAX_RESULTS])
-
-
-def _ended_lately(instance: DagsterInstance, job: str) -> bool:
-    records = instance.get_run_records(RunsFilter(job_name=job, statuses=list(RUN_ENDED)), limit=1)
-    return bool(records) and now().timestamp() - (records[0].end_time or 0.0) < FOLLOW_EVERY_S
 
 
 def _look(
@@ -138,11 +133,11 @@ def _look(
     instance: DagsterInstance,
     in_flight: InFlight,
     selection: Selection,
-) -> Choice:
+) -> tuple[Plan, Choice]:
     plan = make_plan(task, source, platform, instance, selection=selection, is_counting=False)
     with platform.database.read() as connection:
         failing = load_failing(connection, task.name)
-    return choose(plan, failing, in_flight, now())
+    return plan, choose(plan, failing, in_flight, now())
 
 
 @contextmanager
