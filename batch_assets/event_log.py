@@ -2,9 +2,8 @@
 
 Dagster opens a connection for each statement and closes it again. Closing the last one to a file in WAL mode writes all
 of it back and syncs, several times per event. While somebody holds the files open that isn't done; and with
-`synchronous=NORMAL`, which is safe in WAL mode, a commit doesn't sync either. Together a run reports four times as many
-partitions in a second (benchmarks/README.md). Only a power cut can lose the last events, and they are stamped again from
-the store.
+`synchronous=NORMAL`, which is safe in WAL mode, a commit doesn't sync either. Together events go out four times as fast
+(see benchmarks/README.md). Only a power cut can lose the last ones, and they are stamped again from the store.
 """
 
 import sqlite3

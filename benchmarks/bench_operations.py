@@ -1,7 +1,7 @@
-"""What operating from the web UI costs: the planner's look, a backfill with holes, a new file, opening an asset's page.
+"""What operating from the web UI costs: the planner's look, a backfill with holes, a new file, opening a page.
 
-Each figure is taken on a project and home of its own, with the fake engine; all but the planner's with the real webserver
-and daemon, as `batch-assets up` starts them. `page` needs Playwright and Chromium.
+Each figure is taken on a project and home of its own, with the fake engine; all but the planner's with the real
+webserver and daemon, as `batch-assets up` starts them. `page` needs Playwright and Chromium.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 warnings.simplefilter("ignore")
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "e2e"))
 
-TASK = '''
+TASK = """
 from typing import Literal
 
 import dagster as dg
@@ -42,7 +42,7 @@ class Label(BaseModel):
 @dg.component_instance
 def bench(_context) -> LlmTask:
     return LlmTask(name="bench", source=FileSource("files/*.csv", settle_s=2), output=Label, models=["fake"])
-'''
+"""
 OUTPUTS = ["bench", "llm_outputs"]
 ASSETS = ("llm_outputs", "validated_results", "quarantine", "qa_samples", "run_reports")
 MARK = "aaaaaaaaaaaaaaaaaaaaaaaa"
@@ -80,18 +80,18 @@ class Bench:
     def fill(self) -> None:
         """Write a store and an event log as if every partition had been made long ago; no engine, and quick."""
         from batch_assets.cli.session import open_session
+        from batch_assets.core.identity import fingerprint
         from batch_assets.partitions import sync_partitions
         from batch_assets.planner import spec_version
+        from batch_assets.store.database import now
         from batch_assets.store.tables import batches, partitions
 
         with open_session() as session:
             task, source = session.find_task("bench")
             sync_partitions(task, source, session.instance)
-            moment = __import__("datetime").datetime.now(__import__("datetime").UTC)
+            moment = now()
             refs = source.list_batches()
             specs = {key: session.platform.spec(task, key) for key in task.variants}
-            from batch_assets.core.identity import fingerprint
-
             frozen = [
                 {
                     "task": "bench", "batch": r.batch, "seq": i, "stamp": r.stamp, "source_hash": MARK, "malformed": [],
@@ -128,13 +128,15 @@ def _copy_events(instance: Any, asset: str, versions: dict[str, str]) -> None:
 
     mark = "MARKMARKMARK"
     tags = {"dagster/data_version": mark}
+    figures = {"records": 5, "error_share": 0.0}
     instance.report_runless_asset_event(
-        dg.AssetMaterialization(["bench", asset], partition=mark, metadata={"records": 5, "error_share": 0.0}, tags=tags)
+        dg.AssetMaterialization(["bench", asset], partition=mark, metadata=figures, tags=tags)
     )
     path = instance.event_log_storage.path_for_shard("index")
     with closing(sqlite3.connect(path)) as log, log:
         columns = [row[1] for row in log.execute("PRAGMA table_info(event_logs)")]
-        row = dict(zip(columns, log.execute("SELECT * FROM event_logs ORDER BY id DESC LIMIT 1").fetchone(), strict=True))
+        last = log.execute("SELECT * FROM event_logs ORDER BY id DESC LIMIT 1").fetchone()
+        row = dict(zip(columns, last, strict=True))
         tag_columns = [r[1] for r in log.execute("PRAGMA table_info(asset_event_tags)")]
         found = log.execute("SELECT * FROM asset_event_tags WHERE event_id = ?", (row["id"],)).fetchall()
         tag_rows = [dict(zip(tag_columns, values, strict=True)) for values in found]
@@ -217,14 +219,13 @@ def measure_planner(root: Path, batches: int) -> dict[str, Any]:
 
 
 def measure_backfill(root: Path, batches: int) -> dict[str, Any]:
-    """Backfill `batches` partitions of one variant from the UI, every eleventh left out: to the last materialization."""
+    """Backfill `batches` partitions of one variant from the UI, every eleventh left out, to the last of them."""
     from web_ui import WebUi
 
     wanted = batches
     bench = Bench(root, wanted + wanted // 10 + 1, prompts=1, records=5)
-    subprocess.run(
-        [sys.executable, "-c", FREEZE, json.dumps(bench.batches)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )  # fmt: skip
+    freeze = [sys.executable, "-c", FREEZE, json.dumps(bench.batches)]
+    subprocess.run(freeze, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with_holes = [b for i, b in enumerate(bench.batches) if i % 11 != 5][:wanted]
     with serve() as port:
         ui = WebUi(port)
@@ -241,7 +242,8 @@ def measure_backfill(root: Path, batches: int) -> dict[str, Any]:
         starts = sum(_count_starts(ui, r["runId"]) for r in runs)
     return {
         "partitions": wanted, "runs": len(runs), "runs_created_s": [min(created), max(created)],
-        "first_run_began_s": min(began), "began_before_last": sum(b < last_s for b in began), "engine_starts": starts, "last_materialization_s": last_s,
+        "first_run_began_s": min(began), "began_before_last": sum(b < last_s for b in began),
+        "engine_starts": starts, "last_materialization_s": last_s,
         "backfill_ended_s": ended_s, "status": status,
     }  # fmt: skip
 

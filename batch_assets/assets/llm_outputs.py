@@ -80,7 +80,7 @@ def build_llm_outputs(
         op_tags={k: v for model in task.models.values() for k, v in model.op_tags.items()},
         group_name=task.name,
         owners=list(task.owners),
-        kinds={"vllm", "sql"},
+        kinds={*(model.engine for model in task.models.values()), "sql"},
         description=f"One row per record and variant, in llm_batch_results: the answer of {models}, or its reason.",
         required_resource_keys={PLATFORM},
     )

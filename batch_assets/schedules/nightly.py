@@ -1,7 +1,5 @@
 """A task's nightly schedule: whatever is missing or stale, once a night, by the clock of a place."""
 
-import datetime as dt
-from typing import cast
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -27,8 +25,7 @@ def build_nightly_schedule(task: Task) -> dg.ScheduleDefinition:
         description=f"Asks whatever is missing or stale in {task.name}, at {task.nightly.at} {task.nightly.timezone}.",
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
-        at = cast("dt.datetime", context.scheduled_execution_time)
-        night = at.astimezone(ZoneInfo(task.nightly.timezone)).date()
+        night = context.scheduled_execution_time.astimezone(ZoneInfo(task.nightly.timezone)).date()
         return plan_request(task, run_key=f"{task.name}:{night}")
 
     return nightly

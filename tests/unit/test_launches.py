@@ -38,7 +38,8 @@ def fail(
     failed_at: dt.datetime = LONG_AGO,
 ) -> Mapping[tuple[Step, str], Failing]:  # fmt: skip
     failing = Failing(
-        step=step, partition=partition, wanted=wanted, failures=failures, error="it broke", run_id="r", failed_at=failed_at
+        step=step, partition=partition, wanted=wanted, failures=failures, error="it broke", run_id="r",
+        failed_at=failed_at,
     )  # fmt: skip
     return {(step, partition): failing}
 
