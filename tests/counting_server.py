@@ -1,5 +1,6 @@
 """An OpenAI-compatible server for tests: it makes answers up from the schema and keeps a log of every request.
 
+A request whose messages say `refuse me` gets HTTP 400.
 Run as a process of its own (`python counting_server.py PORT LOG LATENCY_S`), so that it outlives what it serves.
 """
 
@@ -13,6 +14,8 @@ from pathlib import Path
 from aiohttp import web
 
 from batch_assets.engines.fake import make_value
+
+REFUSE = "refuse me"
 
 
 class CountingServer:
@@ -33,6 +36,8 @@ class CountingServer:
         digest = hashlib.sha256(json.dumps(body["messages"]).encode()).hexdigest()[:16]
         self._log.write(f"{digest}\n")
         await asyncio.sleep(self._latency_s)
+        if REFUSE in str(body["messages"]):
+            return web.json_response({"error": {"message": "it was refused"}}, status=400)
         schema = body["response_format"]["json_schema"]["schema"]
         text = json.dumps(make_value(schema, schema, random.Random(digest)))
         return web.json_response(

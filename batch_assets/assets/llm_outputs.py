@@ -7,6 +7,7 @@ import dagster as dg
 
 from batch_assets.assets.backfills import Siblings
 from batch_assets.assets.events import Finding, Stamp, emit
+from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
 from batch_assets.core.models import ModelEntry
@@ -86,25 +87,26 @@ def build_llm_outputs(
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        siblings = Siblings(context, output_partitions(task.name))
-        own = [str(k) for k in context.partition_keys]
-        theirs = [k for k in siblings.list_partitions() if k not in own]
-        if theirs:
-            context.log.info(f"takes over {len(theirs)} partitions of other runs of this backfill: one engine start")
-        stamps = produce(
-            task, platform, [parse_partition_key(k) for k in own], checks,
-            run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
-            taken_over=[parse_partition_key(k) for k in theirs],
-        )  # fmt: skip
-        made: set[str] = set()
+        with outlast_lost_store(context):
+            siblings = Siblings(context, output_partitions(task.name))
+            own = [str(k) for k in context.partition_keys]
+            theirs = [k for k in siblings.list_partitions() if k not in own]
+            if theirs:
+                context.log.info(f"takes over {len(theirs)} partitions of other runs of this backfill: one engine start")
+            stamps = produce(
+                task, platform, [parse_partition_key(k) for k in own], checks,
+                run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
+                taken_over=[parse_partition_key(k) for k in theirs],
+            )  # fmt: skip
+            made: set[str] = set()
 
-        def note_made() -> Iterator[Stamp]:
-            for stamp in stamps:
-                made.add(stamp.partition)
-                yield stamp
+            def note_made() -> Iterator[Stamp]:
+                for stamp in stamps:
+                    made.add(stamp.partition)
+                    yield stamp
 
-        yield from emit(context, task, note_made())
-        siblings.end(made)
+            yield from emit(context, task, note_made())
+            siblings.end(made)
 
     return llm_outputs
 

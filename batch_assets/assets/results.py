@@ -11,6 +11,7 @@ import dagster as dg
 
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.llm_outputs import OutputCheck, report_on, tabulate_failures
+from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.assets.qa_samples import write_qa_samples
 from batch_assets.assets.run_reports import write_run_report
 from batch_assets.assets.validated_results import Validated, validate
@@ -60,7 +61,8 @@ def build_results(
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
         stamps = follow(task, platform, partitions, checks, gates, selected, run_id=context.run.run_id)
-        yield from emit(context, task, stamps)
+        with outlast_lost_store(context):
+            yield from emit(context, task, stamps)
 
     return results
 

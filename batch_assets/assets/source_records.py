@@ -7,6 +7,7 @@ import dagster as dg
 import polars as pl
 
 from batch_assets.assets.events import Finding, Stamp, emit
+from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.errors import SourceError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import batch_partitions
@@ -47,7 +48,8 @@ def build_source_records(
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        yield from emit(context, task, freeze(task, source, platform, batches, checks, context.run.run_id))
+        with outlast_lost_store(context):
+            yield from emit(context, task, freeze(task, source, platform, batches, checks, context.run.run_id))
 
     return source_records
 

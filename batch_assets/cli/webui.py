@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -18,14 +18,16 @@ import click
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.settings import Settings
-from batch_assets.store.database import describe_url
+from batch_assets.store.database import describe_url, find_refusal
 
 HOST = "127.0.0.1"
 GRACE_S = 20.0
 """Between the polite signal and the hard one; the daemon waits for its threads."""
 RESTART_AFTER_S = (0.0, 5.0, 20.0, 60.0, 120.0)
-"""The wait before each restart, of so many within the time below: a database may be away for some minutes."""
+"""The wait before each restart, of so many within the time below."""
 RESTARTS_COUNT_S = 600.0
+LONGEST_PAUSE_S = 15.0
+"""Between two looks for a database that is away. However long that is, it counts as nobody's death."""
 POLL_S = 0.5
 READY = "ready: the webserver answers, the daemon is healthy, the definitions are loaded"
 _HEALTH = """{
@@ -39,12 +41,39 @@ class _StopError(Exception):
 
 
 @dataclass(kw_only=True)
+class Outage:
+    """Whether the database is away. `find_refusal` says why it takes no connection; empty where it takes one."""
+
+    find_refusal: Callable[[], str]
+    is_on: bool = False
+    looks_at: float = 0.0
+    pause_s: float = 1.0
+
+    def look(self, now: float) -> bool:
+        """Say whether the database is away; during an outage it is asked with growing pauses."""
+        if self.is_on and now < self.looks_at:
+            return True
+        why = self.find_refusal()
+        if why and not self.is_on:
+            click.echo(f"{why}\nwhat ends meanwhile starts again when the database answers", err=True)
+            self.pause_s = 1.0
+        elif why:
+            self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+        elif self.is_on:
+            click.echo("the database answers again", err=True)
+        self.is_on = bool(why)
+        self.looks_at = now + self.pause_s
+        return self.is_on
+
+
+@dataclass(kw_only=True)
 class Child:
     """One of the two, in its life after life. `delays_s` are the waits before its restarts; more aren't granted."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
+    outage: Outage
     delays_s: Sequence[float] = RESTART_AFTER_S
     process: subprocess.Popen[bytes] | None = None
     deaths: list[float] = field(default_factory=list[float])
@@ -58,15 +87,19 @@ class Child:
         )
 
     def look_after(self, now: float) -> bool:
-        """Start it again if it died and its wait is over. False where it has died too often."""
+        """Start it again if it died, its wait is over and the database there. False where it has died too often."""
         if self.process is None:
-            if now >= self.due:
+            if now >= self.due and not self.outage.look(now):
                 self.start()
             return True
         status = self.process.poll()
         if status is None:
             return True
         self.process = None
+        if self.outage.look(now):
+            click.echo(f"the {self.name} ended with status {status}; it waits for the database", err=True)
+            self.due = now
+            return True
         self.deaths = [*(d for d in self.deaths if now - d < RESTARTS_COUNT_S), now]
         ended = f"the {self.name} ended with status {status}"
         if len(self.deaths) > len(self.delays_s):
@@ -115,8 +148,9 @@ def _make_children(settings: Settings, url: str, port: int) -> list[Child]:
         "webserver": ["dagster_webserver", "-h", HOST, "-p", str(port), *where],
         "daemon": ["dagster._daemon", "run", *where],
     }
+    outage = Outage(find_refusal=lambda: find_refusal(settings.store_url))
     return [
-        Child(name=name, command=[sys.executable, "-m", *arguments], environment=environment)
+        Child(name=name, command=[sys.executable, "-m", *arguments], environment=environment, outage=outage)
         for name, arguments in commands.items()
     ]
 

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
+from pydantic import Field
 
 from batch_assets.assets.events import Stamp, to_events
 from batch_assets.assets.llm_outputs import OutputCheck, parse_retry, produce
+from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.assets.results import ResultCheck, follow
 from batch_assets.assets.source_records import SourceCheck, freeze
 from batch_assets.assets.variant_specs import specify
@@ -19,6 +21,7 @@ from batch_assets.core.tasks import Task
 from batch_assets.event_log import keep_event_log_open
 from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, check_job_names, job_name, op_name
 from batch_assets.partitions import parse_partition_key
+from batch_assets.planner import RESULT_ASSETS
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.sources.base import Source
 
@@ -26,8 +29,8 @@ from batch_assets.sources.base import Source
 class SourcesConfig(dg.Config):
     """Batches to freeze and variants to describe."""
 
-    batches: list[str] = []
-    variants: list[str] = []
+    batches: list[str] = Field([], description="The batches to freeze.")
+    variants: list[str] = Field([], description="The variants to describe, <prompt_ver>--<model_id>.")
 
 
 class OutputsJobConfig(dg.Config):
@@ -36,15 +39,15 @@ class OutputsJobConfig(dg.Config):
     `total` is the number of records to do, for progress; 0: as many as the batches have.
     """
 
-    partitions: list[str]
-    retry: str = "none"
-    total: int = 0
+    partitions: list[str] = Field(description="Output partitions, <batch>|<prompt_ver>--<model_id>.")
+    retry: str = Field("none", description="Ask again although nothing changed: none, errors, failed or all.")
+    total: int = Field(0, ge=0, description="Records to do, for the progress; 0: as many as the batches have.")
 
 
 class ResultsConfig(dg.Config):
     """Finished output partitions, `<batch>|<variant>`, whose results are to follow."""
 
-    partitions: list[str]
+    partitions: list[str] = Field(description="Finished output partitions, <batch>|<prompt_ver>--<model_id>.")
 
 
 def build_launch_jobs(
@@ -62,9 +65,10 @@ def build_launch_jobs(
     @dg.op(name=op_name(job_name(task.name, SOURCES_JOB)), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def sources_op(context: dg.OpExecutionContext, config: SourcesConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        yield from report(task, context, specify(task, platform, config.variants))
-        stamps = freeze(task, source, platform, config.batches, source_checks, context.run.run_id)
-        yield from report(task, context, stamps)
+        with outlast_lost_store(context):
+            yield from report(task, context, specify(task, platform, config.variants))
+            stamps = freeze(task, source, platform, config.batches, source_checks, context.run.run_id)
+            yield from report(task, context, stamps)
         yield dg.Output(None)
 
     @dg.op(name=op_name(job_name(task.name, RESULTS_JOB)), out=dg.Out(str), required_resource_keys={PLATFORM})
@@ -74,14 +78,21 @@ def build_launch_jobs(
         held_back = ""
         try:
             stamps = follow(task, platform, partitions, result_checks, gates, run_id=context.run.run_id)
-            yield from report(task, context, stamps)
+            with outlast_lost_store(context):
+                yield from report(task, context, stamps)
         except NotReadyError as e:  # a gate that holds is doing its work, and its check tells of it
             held_back = str(e)
             context.log.warning(f"held back: {held_back}")
         yield dg.Output(held_back)
 
-    freezes = "Freezes batches and describes variants."
-    follows = "Makes the results of the listed output partitions, but for those that a gate holds back."
+    freezes = (
+        f"Freezes the listed batches of {task.name} as they are now (source_records), and describes the listed "
+        "variants (variant_specs). Asks no model."
+    )
+    follows = (
+        f"Makes what follows the listed output partitions of {task.name}: {', '.join(RESULT_ASSETS)}. Those whose "
+        "blocking checks fail are held back, the others go on. Asks no model."
+    )
     return [
         _build_job(job_name(task.name, SOURCES_JOB), sources_op, freezes),
         _build_job(job_name(task.name, RESULTS_JOB), results_op, follows),
@@ -106,10 +117,14 @@ def _build_outputs_job(task: Task, model: ModelEntry, checks: Sequence[OutputChe
             task, platform, partitions, checks,
             run_id=context.run.run_id, retry=parse_retry(config.retry), total=config.total, log=context.log.info,
         )  # fmt: skip
-        yield from report(task, context, stamps)
+        with outlast_lost_store(context):
+            yield from report(task, context, stamps)
         yield dg.Output(None)
 
-    words = f"Brings the listed output partitions of {model.model_id} up to date, with one engine start."
+    words = (
+        f"Asks {model.model_id} what is missing or stale in the listed output partitions of {task.name}, and only "
+        "that, with one engine start for all of them."
+    )
     return _build_job(name, outputs_op, words)
 
 

@@ -10,6 +10,7 @@ from dagster import DagsterInstance
 from pydantic import Field
 
 from batch_assets.assets.llm_outputs import parse_retry
+from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.assets.source_records import SourceCheck, freeze
 from batch_assets.assets.variant_specs import specify
 from batch_assets.components.launch_jobs import report
@@ -92,20 +93,25 @@ def build_plan_job(tasks: Mapping[str, Plannable], find_job: FindJob) -> dg.JobD
             raise ConfigError(f"task: {config.task!r}: there are {', '.join(sorted(tasks)) or 'none'}")
         broken: list[str] = []
         for name in [config.task] if config.task else sorted(tasks):
-            planning = _Planning(context, platform, tasks[name], config)
-            try:
-                yield from planning.freeze()
-            except SourceError as e:
-                broken.append(str(e))  # of some batches; the others go on, and the run tells of it at its end
-            for job, launch in planning.launches():
-                tags = {TASK_TAG: name, LAUNCHED_BY_TAG: context.run.run_id}
-                run_id = enqueue(context.instance, find_job(job), launch, tags, context.run)
-                context.log.info(f"{job}: {len(launch['partitions'])} partitions, run {run_id} is in the queue")
+            with outlast_lost_store(context):
+                planning = _Planning(context, platform, tasks[name], config)
+                try:
+                    yield from planning.freeze()
+                except SourceError as e:
+                    broken.append(str(e))  # of some batches; the others go on, and the run tells of it at its end
+                for job, launch in planning.launches():
+                    tags = {TASK_TAG: name, LAUNCHED_BY_TAG: context.run.run_id}
+                    run_id = enqueue(context.instance, find_job(job), launch, tags, context.run)
+                    context.log.info(f"{job}: {len(launch['partitions'])} partitions, run {run_id} is in the queue")
         if broken:
             raise SourceError("; ".join(broken))
         yield dg.Output(None)
 
-    words = "Launches whatever is missing or stale: a run per model, whose config lists the partitions."
+    words = (
+        "Freezes what is new or changed, then launches whatever is missing or stale: one run per task and model, whose "
+        "config lists the partitions. Its own config says of what task, batches and variants, and how much; none of "
+        "it is everything."
+    )
 
     @dg.job(name=PLAN_JOB, description=words, executor_def=dg.in_process_executor)
     def plan_job() -> None:

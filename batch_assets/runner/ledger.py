@@ -11,7 +11,7 @@ from batch_assets.core.acceptance import Verdict
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork
-from batch_assets.store.database import Database, now
+from batch_assets.store.database import Database, is_connection_lost, now
 from batch_assets.store.failures import Step, clear_failures, count_failure, excuse_failures, tell_failures
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import finish_partition
@@ -20,7 +20,7 @@ from batch_assets.store.results import Claim, Ending, Group, Result, write_group
 _T = TypeVar("_T")
 RELEASED = "released"
 _EXCUSES = (EngineDead, PartitionLeased)
-"""Not the partitions' fault, nor is an interruption, which is no Exception."""
+"""Not the partitions' fault, nor is an interruption, which is no Exception, or a database that went away."""
 
 
 class Ledger:
@@ -122,7 +122,8 @@ class Ledger:
     def _give_up(self, error: BaseException) -> None:
         self.leases.release_all()
         with self._database.write() as connection:
-            if isinstance(error, _EXCUSES) or not isinstance(error, Exception):
+            is_excused = isinstance(error, _EXCUSES) or not isinstance(error, Exception)
+            if is_excused or is_connection_lost(error):
                 excuse_failures(connection, Step.OUTPUTS, self._run_id)
             else:
                 tell_failures(connection, Step.OUTPUTS, self._run_id, f"{type(error).__name__}: {error}")

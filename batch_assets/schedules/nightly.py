@@ -22,7 +22,10 @@ def build_nightly_schedule(task: Task) -> dg.ScheduleDefinition:
         cron_schedule=f"{minute} {hour} * * *",
         execution_timezone=task.nightly.timezone,
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Asks whatever is missing or stale in {task.name}, at {task.nightly.at} {task.nightly.timezone}.",
+        description=(
+            f"Asks whatever is missing or stale in {task.name}, once a night at {task.nightly.at} by the clock of "
+            f"{task.nightly.timezone}. Launches {PLAN_JOB}."
+        ),
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         night = context.scheduled_execution_time.astimezone(ZoneInfo(task.nightly.timezone)).date()

@@ -124,7 +124,10 @@ def build_alerts_sensor(settings: Settings) -> dg.SensorDefinition:
         name="alerts",
         minimum_interval_seconds=EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Tells of each failed check and run once, through the services in {VARIABLE}.",
+        description=(
+            "Tells of each failed check and each failed run once, with its figures and a link, through the services "
+            f"in {VARIABLE}. Many at once come as one message. Where that is empty, nobody is told."
+        ),
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         if not receivers:

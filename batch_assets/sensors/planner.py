@@ -50,7 +50,10 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
         job_name=PLAN_JOB,
         minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks all variants of each batch of {task.name} that is new or changed since this was turned on.",
+        description=(
+            f"Asks all variants of each batch of {task.name} that is new or changed since this was turned on, as soon "
+            f"as it is whole. Launches {PLAN_JOB}; what is up to date is not asked again."
+        ),
     )
     def new_data(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         since = dt.datetime.fromisoformat(context.cursor) if context.cursor else now()
@@ -62,7 +65,10 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
         job_name=PLAN_JOB,
         minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks whatever is missing or stale in {task.name}, an edited prompt's partitions included.",
+        description=(
+            f"Asks whatever is missing or stale in {task.name}: new and changed records, the partitions of an edited "
+            f"prompt or model. Launches {PLAN_JOB}; passes over what failed too often."
+        ),
     )
     def missing_and_stale(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return _answer(_request(task, source, context.instance, Selection()))
@@ -72,7 +78,10 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
         job_name=job_name(task.name, RESULTS_JOB),
         minimum_interval_seconds=interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Makes the results of finished output partitions of {task.name}; asks no model.",
+        description=(
+            f"Makes the results of each output partition of {task.name} that is finished or has changed, but for those "
+            "that a failing blocking check holds back. Asks no model."
+        ),
     )
     def results_follow(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return _answer(_follow(task, source, context.instance))

@@ -18,7 +18,10 @@ def build_sync_sensor(task: Task, source: Source) -> dg.SensorDefinition:
         name=f"{task.name}__sync_partitions",
         minimum_interval_seconds=load_settings().sensor_interval_s,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Keeps the partitions of {task.name} in step with its source, prompts and models.",
+        description=(
+            f"Keeps the partitions of {task.name} in step with its source, prompts and models, and ends runs whose "
+            "process is dead, so that nothing waits for them. Launches nothing."
+        ),
     )
     def sync(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         ended = _end_dead_runs(context.instance)  # first: a source that can't be read is no reason to leave them

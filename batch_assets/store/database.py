@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
-from batch_assets.core.errors import ConfigError, StoreError
+from batch_assets.core.errors import BatchAssetsError, ConfigError, StoreError
 from batch_assets.store.tables import results
 
 _LOCK = 7244103
@@ -101,6 +102,36 @@ def open_database(url: str) -> Database:
         engine.dispose()
         raise StoreError(_tell_refusal(parsed, e)) from e
     return Database(engine)
+
+
+def find_refusal(url: str) -> str:
+    """Say why a PostgreSQL store takes no connection now; empty where it takes one. SQLite is always there."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return ""
+    engine = sa.create_engine(parsed, poolclass=sa.NullPool)
+    try:
+        engine.connect().close()
+    except DBAPIError as e:
+        return _tell_refusal(parsed, e)
+    return ""
+
+
+def is_connection_lost(error: BaseException | None) -> bool:
+    """Say whether an error, or what caused it, is that the database's server is away: it went, or isn't back yet.
+
+    Its own errors carry a code; that of a server that shuts down or starts up is 57P, of a broken connection 08.
+    """
+    while error is not None:
+        if isinstance(error, BatchAssetsError) and not isinstance(error, StoreError):
+            return False  # such as a source's own database
+        if isinstance(error, DBAPIError) and not isinstance(error.orig, sqlite3.Error):
+            code = getattr(error.orig, "pgcode", None)
+            is_away = isinstance(error, OperationalError) and (code is None or code.startswith(("08", "57P")))
+            if error.connection_invalidated or is_away:
+                return True
+        error = error.__cause__
+    return False
 
 
 def describe_url(url: str) -> str:

@@ -34,11 +34,11 @@ def find_free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def wait_until(is_true: Callable[[], bool], timeout_s: float, what: str) -> None:
+def wait_until(is_true: Callable[[], bool], timeout_s: float, what: str, every_s: float = 0.005) -> None:
     give_up_at = time.monotonic() + timeout_s
     while not is_true():
         assert time.monotonic() < give_up_at, f"not within {timeout_s} s: {what}"
-        time.sleep(0.005)
+        time.sleep(every_s)
 
 
 @dataclass

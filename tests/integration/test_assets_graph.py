@@ -9,8 +9,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from temp_project import TempProject
 
 from batch_assets.components.project import Project, load_project
+from batch_assets.launches import OUTPUTS_JOB, job_name
 from batch_assets.settings import Settings
 
 TASKS = ("booking_fields", "ticket_triage")
@@ -146,3 +148,23 @@ def _describe_partitions(definition: dg.PartitionsDefinition | None) -> str:
         return ", ".join(f"{d.name}: {_describe_partitions(d.partitions_def)}" for d in definition.partitions_defs)
     assert isinstance(definition, dg.DynamicPartitionsDefinition)
     return f"dynamic {definition.name}"
+
+
+def test_a_models_pool_and_tags_reach_the_step_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = TempProject(tmp_path, monkeypatch)
+    place.write("b1", ["r1"])
+    gpu = "{nvidia.com/gpu: '2', node: large}"
+    (place.defs / "models.yaml").write_text(
+        f"m1:\n  weights: none\n  engine: fake\n  op_tags: {gpu}\n"
+        "m2:\n  weights: none\n  engine: fake\n  pool: api\n  op_tags: {node: small}\n"
+    )
+    task = place.folder / "task.py"
+    task.write_text(task.read_text().replace('models=["m1"]', 'models=["m1", "m2"]'))
+    definitions = place.load().definitions
+    found = {}
+    for model in ("m1", "m2"):
+        (node,) = definitions.resolve_job_def(job_name("t", OUTPUTS_JOB, model)).nodes
+        found[model] = (node.definition.pool, dict(node.definition.tags))
+    assert found == {"m1": ("gpu", {"nvidia.com/gpu": "2", "node": "large"}), "m2": ("api", {"node": "small"})}
+    asset = definitions.resolve_assets_def(dg.AssetKey(["t", "llm_outputs"]))
+    assert (asset.op.pool, dict(asset.op.tags)) == ("gpu", {"nvidia.com/gpu": "2", "node": "small"})

@@ -30,19 +30,19 @@ def test_the_format_goes_by_its_name_else_by_the_ending(name: str | None, output
 
 
 @pytest.mark.parametrize(
-    ("batch", "variant", "expected"),
+    ("batches", "variants", "expected"),
     [
-        (None, None, "t.csv"),
-        (None, "v1--m1", "t--v1--m1.csv"),
-        ("b1", None, "t--b1.csv"),
-        ("b1", "v1--m1", "t--b1--v1--m1.csv"),
+        ([], [], "t.csv"),
+        ([], ["v1--m1"], "t--v1--m1.csv"),
+        (["b1"], [], "t--b1.csv"),
+        (["b1", "b2-*"], ["v1--m1"], "t--b1--b2---v1--m1.csv"),
     ],
 )
 def test_a_part_of_a_task_doesnt_get_the_name_of_the_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: str | None, variant: str | None, expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: list[str], variants: list[str], expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert choose_output(None, "t", batch, variant, Format.CSV) == expected
+    assert choose_output(None, "t", batches, variants, Format.CSV) == expected
 
 
 def test_places_that_cant_be_a_file_are_refused(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_places_that_cant_be_a_file_are_refused(tmp_path: Path) -> None:
         (Path("/dev/null"), "neither a file"),
     ]:
         with pytest.raises(ConfigError, match=words):
-            choose_output(str(output), "t", None, None, Format.CSV)
+            choose_output(str(output), "t", [], [], Format.CSV)
     with pytest.raises(ConfigError, match="Parquet needs a file"):
-        choose_output("-", "t", None, None, Format.PARQUET)
+        choose_output("-", "t", [], [], Format.PARQUET)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:

@@ -139,6 +139,8 @@ NOT_IN_ANY_KEY: dict[str, Any] = {
     "outage_s": 7.0,
     "max_in_flight": 3,
     "op_tags": {"nvidia.com/gpu": "1"},
+    "pool": "other",
+    "mode": "apart",
     "base_url": "http://other:8000/v1",
     "api_key_env": "OTHER_KEY",
 }
