@@ -3,6 +3,7 @@
 import datetime as dt
 import hashlib
 import json
+import logging
 import os
 import socket
 import time
@@ -15,9 +16,9 @@ from typing import Any, cast
 
 import dagster as dg
 import yaml
-from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRunStatus, RunRecord, RunsFilter
+from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, StoreError
 from batch_assets.core.identity import VariantSpec, variant_spec
 from batch_assets.core.tasks import Task
 from batch_assets.engines.weights import find_revision
@@ -25,18 +26,29 @@ from batch_assets.runner.run import Observer
 from batch_assets.settings import Settings, load_settings
 from batch_assets.sources.base import Source, StreamSource
 from batch_assets.sources.stream import Microbatched
-from batch_assets.store.database import Database, lock_task, open_database, parse_url
+from batch_assets.store.database import (
+    Database,
+    find_refusal,
+    is_connection_lost,
+    lock_task,
+    open_database,
+    parse_url,
+)
 from batch_assets.store.frames import FrameStore
 from batch_assets.store.leases import LEASE_S, Holder, load_holders, this_process
 from batch_assets.store.microbatches import MicrobatchLog
+
+_log = logging.getLogger(__name__)
 
 PLATFORM = "platform"
 PID_TAG, HOST_TAG, STARTED_TAG = "batch_assets/pid", "batch_assets/host", "batch_assets/process_started"
 RUN_TAG = "batch_assets/run"
 """Whose process it is: a run that Dagster launches anew inherits its parent's tags."""
-LAUNCHER_TAG = "dagster/grpc_info"
+LAUNCHER_TAG = ".dagster/grpc_info"
 LAUNCHER_LOOKS_EVERY_S = 2.0
 UNTAGGED_S = 60.0
+DATABASE_RETURNS_S = 3600.0
+"""How long a run waits for a database that went away."""
 INSTANCE_URL = "BATCH_ASSETS_DAGSTER_DB_URL"
 """The environment variable by which Dagster's own processes learn where the instance lies, password included."""
 _POSTGRESQL_STORAGE = f"""\
@@ -59,6 +71,7 @@ _UNFINISHED = [
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
+_ENDED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,9 +142,20 @@ def build_platform_resource() -> dg.ResourceDefinition:
     """
 
     def open_for_run(context: dg.InitResourceContext) -> Iterator[Platform]:
-        if context.instance is not None and context.run is not None:
-            context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
-        platform = open_platform(load_settings())
+        settings = load_settings()
+
+        def open_once() -> Platform:
+            if context.instance is not None and context.run is not None:
+                context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
+            return open_platform(settings)
+
+        try:
+            platform = open_once()
+        except Exception as e:
+            if not is_connection_lost(e):
+                raise
+            wait_for_database(settings.store_url)
+            platform = open_once()
         try:
             yield platform
         finally:
@@ -229,6 +253,20 @@ def open_instance(settings: Settings) -> DagsterInstance:
             raise ConfigError(f"{home / 'dagster.yaml'}: {e}") from e
 
 
+def wait_for_database(url: str, limit_s: float = DATABASE_RETURNS_S) -> None:
+    """Wait, with growing pauses, until the database takes connections; StoreError where it doesn't come back in time.
+
+    Said on stderr alone: Dagster's log lies in that database.
+    """
+    give_up_at, pause_s = time.monotonic() + limit_s, 0.5
+    while why := find_refusal(url):
+        if time.monotonic() >= give_up_at:
+            raise StoreError(why)
+        _log.warning("waiting for the database: %s", why)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 15.0)
+
+
 def process_tags(run_id: str) -> dict[str, str]:
     """Return the tags by which a run's process can be found later."""
     me = this_process()
@@ -245,6 +283,7 @@ def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
     with database.read() as connection:
         leasing = load_holders(connection)
     storage = instance.event_log_storage
+    _free_slots_of_dead(instance)
     pools = [storage.get_concurrency_info(key) for key in storage.get_concurrency_keys()]
     in_pool = {slot.run_id for pool in pools for slot in pool.claimed_slots}
     records = instance.get_run_records(RunsFilter(statuses=_UNFINISHED))
@@ -258,6 +297,27 @@ def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
         return [run_id for run_id, why in dead.items() if _end_run(instance, run_id, why)]
 
 
+def _free_slots_of_dead(instance: DagsterInstance) -> None:
+    """Free what ended runs still hold whose process is gone: Dagster looks for that too, up to 40 s later.
+
+    So it is where a code server was quicker than we to tell that its run died. A run that ended and whose process lives
+    may have its engine still.
+    """
+    storage = instance.event_log_storage
+    if held := storage.get_concurrency_run_ids():
+        for run in instance.get_runs(RunsFilter(run_ids=list(held), statuses=_ENDED)):
+            if (holder := _find_holder(run)) is not None and holder.is_dead():
+                storage.free_concurrency_slots_for_run(run.run_id)
+
+
+def _find_holder(run: DagsterRun) -> Holder | None:
+    """Return the process of a run, if it has told."""
+    if run.tags.get(RUN_TAG) != run.run_id:
+        return None
+    started = float(run.tags[STARTED_TAG])
+    return Holder(host=run.tags[HOST_TAG], pid=int(run.tags[PID_TAG]), process_started=started)
+
+
 def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str]) -> str:
     """Say how a run is known to be dead; empty where it isn't.
 
@@ -266,13 +326,12 @@ def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str]) -> str:
     """
     run = record.dagster_run
     idle_s = time.time() - (record.update_timestamp or record.create_timestamp).timestamp()
-    if run.tags.get(RUN_TAG) != run.run_id:
+    holder = _find_holder(run)
+    if holder is None:
         is_dead = LAUNCHER_TAG in run.tags and idle_s > UNTAGGED_S and not _answers(run.tags[LAUNCHER_TAG])
         return "it never said which process it has, and the code server that launched it is gone" if is_dead else ""
-    where = f"its process ({run.tags[PID_TAG]} on {run.tags[HOST_TAG]}) is gone"
-    if run.tags[HOST_TAG] == socket.gethostname():
-        started = float(run.tags[STARTED_TAG])
-        holder = Holder(host=run.tags[HOST_TAG], pid=int(run.tags[PID_TAG]), process_started=started)
+    where = f"its process ({holder.pid} on {holder.host}) is gone"
+    if holder.host == socket.gethostname():
         return where if holder.is_dead() else ""
     return where if run.run_id in in_pool and run.run_id not in leasing and idle_s > LEASE_S else ""
 

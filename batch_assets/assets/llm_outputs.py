@@ -14,6 +14,7 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
+from batch_assets.launches import PLAN_JOB
 from batch_assets.partitions import (
     BATCH,
     VARIANT,
@@ -65,7 +66,7 @@ def build_llm_outputs(
     task: Task, specs: Sequence[dg.AssetCheckSpec], checks: Sequence[OutputCheck]
 ) -> dg.AssetsDefinition:
     """Build the asset of one task."""
-    models = ", ".join(task.models)
+    engines = sorted({model.engine for model in task.models.values()})[:2]  # Dagster shows three kinds at most
 
     @dg.asset(
         key=asset_key(task, LLM_OUTPUTS),
@@ -81,18 +82,19 @@ def build_llm_outputs(
         op_tags={k: v for model in task.models.values() for k, v in model.op_tags.items()},
         group_name=task.name,
         owners=list(task.owners),
-        kinds={*(model.engine for model in task.models.values()), "sql"},
-        description=f"One row per record and variant, in llm_batch_results: the answer of {models}, or its reason.",
+        kinds={*engines, "sql"},
+        description=_describe(task),
         required_resource_keys={PLATFORM},
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with outlast_lost_store(context):
+        with outlast_lost_store(context, platform):
             siblings = Siblings(context, output_partitions(task.name))
             own = [str(k) for k in context.partition_keys]
             theirs = [k for k in siblings.list_partitions() if k not in own]
             if theirs:
-                context.log.info(f"takes over {len(theirs)} partitions of other runs of this backfill: one engine start")
+                more = f"{len(theirs)} partitions of other runs of this backfill"
+                context.log.info(f"takes over {more}: one engine start")
             stamps = produce(
                 task, platform, [parse_partition_key(k) for k in own], checks,
                 run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
@@ -109,6 +111,16 @@ def build_llm_outputs(
             siblings.end(made)
 
     return llm_outputs
+
+
+def _describe(task: Task) -> str:
+    about = f"\n\nThe task: {task.description}" if task.description else ""
+    return (
+        "One row per record and variant, in `llm_batch_results`: the model's answer, or the reason why there is none. "
+        f"Models: {', '.join(f'`{m}`' for m in task.models)}.{about}\n\n"
+        f"The job `{PLAN_JOB}` makes whatever is missing or stale; so do the sensors `{task.name}__new_data` and "
+        f"`{task.name}__missing_and_stale` and the schedule `{task.name}__nightly`, once they are turned on."
+    )
 
 
 def produce(

@@ -61,7 +61,7 @@ def build_results(
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
         stamps = follow(task, platform, partitions, checks, gates, selected, run_id=context.run.run_id)
-        with outlast_lost_store(context):
+        with outlast_lost_store(context, platform):
             yield from emit(context, task, stamps)
 
     return results

@@ -48,7 +48,7 @@ def build_source_records(
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        with outlast_lost_store(context):
+        with outlast_lost_store(context, platform):
             yield from emit(context, task, freeze(task, source, platform, batches, checks, context.run.run_id))
 
     return source_records
@@ -83,7 +83,7 @@ def freeze(
                 "records": state.records,
                 "malformed_lines": len(state.malformed),
                 "superseded": state.superseded,
-                "file": dg.MetadataValue.path(ref.locator),
+                "source": dg.MetadataValue.path(ref.locator) if ref.changed_at else ref.locator,
                 "frame": dg.MetadataValue.path(str(platform.frames.path(task.name, SOURCE_RECORDS, ref.batch))),
             },
             findings=findings,

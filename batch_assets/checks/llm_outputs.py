@@ -102,10 +102,10 @@ def _check_share(name: str, share: float, records: int, limit: float, limits: Th
         passed=is_too_small or share <= limit,
         is_blocking=limits.hold_results,
         metadata={
-            "share": share,
+            "share": round(share, 6),
             "limit": limit,
             "records": records,
-            "note": f"fewer than {limits.min_records} records raise no alarm" if is_too_small else "",
+            **({"note": f"fewer than {limits.min_records} records raise no alarm"} if is_too_small else {}),
         },
     )
 

@@ -79,11 +79,11 @@ def check_labels(platform: Platform, work: PartitionWork, made: Validated) -> Fi
         metadata={
             **{f"distance_{s.field}": round(s.distance, 4) for s in shifts},
             **{f"by_chance_{s.field}": round(s.by_chance, 4) for s in shifts},
-            "most_shifted": "; ".join(words),
+            **({"most_shifted": "; ".join(words)} if words else {}),
             "limit": limits.max_label_shift,
             "records": records,
             "records_before": before,
             "batches_before": len(earlier),
-            "note": note,
+            **({"note": note} if note else {}),
         },
     )

@@ -65,7 +65,7 @@ def build_launch_jobs(
     @dg.op(name=op_name(job_name(task.name, SOURCES_JOB)), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def sources_op(context: dg.OpExecutionContext, config: SourcesConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with outlast_lost_store(context):
+        with outlast_lost_store(context, platform):
             yield from report(task, context, specify(task, platform, config.variants))
             stamps = freeze(task, source, platform, config.batches, source_checks, context.run.run_id)
             yield from report(task, context, stamps)
@@ -78,7 +78,7 @@ def build_launch_jobs(
         held_back = ""
         try:
             stamps = follow(task, platform, partitions, result_checks, gates, run_id=context.run.run_id)
-            with outlast_lost_store(context):
+            with outlast_lost_store(context, platform):
                 yield from report(task, context, stamps)
         except NotReadyError as e:  # a gate that holds is doing its work, and its check tells of it
             held_back = str(e)
@@ -117,7 +117,7 @@ def _build_outputs_job(task: Task, model: ModelEntry, checks: Sequence[OutputChe
             task, platform, partitions, checks,
             run_id=context.run.run_id, retry=parse_retry(config.retry), total=config.total, log=context.log.info,
         )  # fmt: skip
-        with outlast_lost_store(context):
+        with outlast_lost_store(context, platform):
             yield from report(task, context, stamps)
         yield dg.Output(None)
 

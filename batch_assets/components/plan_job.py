@@ -93,7 +93,7 @@ def build_plan_job(tasks: Mapping[str, Plannable], find_job: FindJob) -> dg.JobD
             raise ConfigError(f"task: {config.task!r}: there are {', '.join(sorted(tasks)) or 'none'}")
         broken: list[str] = []
         for name in [config.task] if config.task else sorted(tasks):
-            with outlast_lost_store(context):
+            with outlast_lost_store(context, platform):
                 planning = _Planning(context, platform, tasks[name], config)
                 try:
                     yield from planning.freeze()

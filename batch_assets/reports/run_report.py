@@ -58,7 +58,8 @@ class RunReport(BaseModel):
 
     def numbers(self) -> dict[str, int | float]:
         """Return the figures that a plot can show. What is unknown is left out, since it is not 0."""
-        found = {**self.model_dump(), "error_share": self.error_share, "invalid_share": self.invalid_share}
+        shares = {"error_share": round(self.error_share, 6), "invalid_share": round(self.invalid_share, 6)}
+        found = {**self.model_dump(), **shares}
         if self.attempts and self.unknown_usage == self.attempts:
             found = {name: value for name, value in found.items() if name not in TOKEN_FIGURES}
         return {name: value for name, value in found.items() if isinstance(value, int | float)}

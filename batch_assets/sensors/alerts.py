@@ -122,7 +122,7 @@ def build_alerts_sensor(settings: Settings) -> dg.SensorDefinition:
 
     @dg.sensor(
         name="alerts",
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=min(EVERY_S, settings.sensor_interval_s),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Tells of each failed check and each failed run once, with its figures and a link, through the services "

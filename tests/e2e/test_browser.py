@@ -205,7 +205,7 @@ def test_a_backfill_of_several_partitions_fills_the_partition_bar(open_page: Any
     page = open_page(f"{OUTPUTS}?view=partitions")
     materialized = page.get_by_text(re.compile(r"^Materialized \(\d+\)$"))
     before = read_count(materialized)
-    launch(page, ["b1", "b3"], "v2--good", "Launch backfill")
+    launch(page, ["b2", "b3"], "v2--good", "Launch backfill")
     query = "{ partitionBackfillsOrError(limit: 1) { ... on PartitionBackfills { results { id } } } }"
     wait_until(lambda: bool(ui.ask(query)["partitionBackfillsOrError"]["results"]), 60, "the backfill")
     backfill = ui.ask(query)["partitionBackfillsOrError"]["results"][0]["id"]

@@ -121,6 +121,20 @@ def test_every_task_has_its_jobs_and_a_sensor_that_is_on(project: Project, task:
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
 
 
+def test_a_task_that_asks_three_engines_shows_as_many_kinds_as_dagster_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = TempProject(tmp_path, monkeypatch)
+    entries = ["m1:\n  engine: fake", "m2:\n  engine: openai\n  base_url: http://127.0.0.1:1/v1", "m3:\n  engine: vllm"]
+    (project.defs / "models.yaml").write_text("".join(f"{entry}\n  weights: none\n" for entry in entries))
+    task = project.folder / "task.py"
+    task.write_text(task.read_text().replace('models=["m1"]', 'models=["m1", "m2", "m3"], description="Sort texts."'))
+    node = project.load().definitions.resolve_asset_graph().get(dg.AssetKey(["t", "llm_outputs"]))
+    assert node.kinds == {"fake", "openai", "sql"}
+    for words in ("`m1`, `m2`, `m3`", "The task: Sort texts.", "`launch_missing_and_stale`", "`t__new_data`"):
+        assert words in (node.description or "")
+
+
 def _describe(graph: AssetGraph, key: dg.AssetKey) -> dict[str, object]:
     node = graph.get(key)
     checks = [node.assets_def.get_spec_for_check_key(c) for c in graph.asset_check_keys if c.asset_key == key]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 from dagster import DagsterInstance, DagsterRunStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from factories import run_at_once
 
 from batch_assets.resources import (
@@ -84,6 +85,20 @@ def test_a_killed_run_is_ended_and_its_slot_is_free(instance: DagsterInstance, d
     assert status(instance, run_id) is DagsterRunStatus.FAILURE
     assert find_pool_holders(instance, "gpu") == set()
     assert end_dead_runs(instance, database) == []
+
+
+def test_the_slot_of_a_run_that_somebody_else_ended_is_free_once_its_process_is_gone(
+    instance: DagsterInstance, database: Database
+) -> None:
+    """A code server tells of its dead run, and leaves the slot."""
+    dead, alive = start_run(instance, **make_dead_process()), start_run(instance)
+    for run_id in (dead, alive):
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        instance.report_run_failed(run)
+    assert instance.event_log_storage.get_concurrency_run_ids() == {dead, alive}
+    assert end_dead_runs(instance, database) == []
+    assert instance.event_log_storage.get_concurrency_run_ids() == {alive}, "its engine may still be there"
 
 
 def test_a_live_run_is_left_alone(instance: DagsterInstance, database: Database) -> None:
@@ -159,7 +174,7 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
         if launcher == "there":
             server.listen()
         tag = json.dumps({"host": "localhost", "socket": str(path)})
-        run_id = start_run(instance, state=state, **{RUN_TAG: "its parent", resources.LAUNCHER_TAG: tag})
+        run_id = start_run(instance, state=state, **{RUN_TAG: "its parent", GRPC_INFO_TAG: tag})
         real = resources.time.time
         monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
         monkeypatch.setattr(resources, "LAUNCHER_LOOKS_EVERY_S", 0.0)
@@ -172,7 +187,7 @@ def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
 ) -> None:
     import batch_assets.resources as resources
 
-    run_id = start_run(instance, **make_dead_process(), **{resources.LAUNCHER_TAG: "{}"})
+    run_id = start_run(instance, **make_dead_process(), **{GRPC_INFO_TAG: "{}"})
 
     def end_meanwhile(_seconds: float) -> None:
         run = instance.get_run_by_id(run_id)

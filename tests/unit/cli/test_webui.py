@@ -2,16 +2,21 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import psutil
 import pytest
 
-from batch_assets.cli.webui import READY, RESTARTS_COUNT_S, Child, read_state
+from batch_assets.cli.webui import LONGEST_PAUSE_S, READY, RESTARTS_COUNT_S, Child, Outage, read_state
 
 
-def make_child(code: str, *delays_s: float) -> Child:
-    return Child(name="daemon", command=[sys.executable, "-c", code], environment={}, delays_s=delays_s)
+def make_child(code: str, *delays_s: float, refusals: Iterable[str] = ()) -> Child:
+    """Return a child whose database refuses with these words, one at each look, and then answers."""
+    waiting = iter(refusals)
+    outage = Outage(find_refusal=lambda: next(waiting, ""))
+    command = [sys.executable, "-c", code]
+    return Child(name="daemon", command=command, environment={}, outage=outage, delays_s=delays_s)
 
 
 def die(child: Child, now: float) -> bool:
@@ -56,6 +61,41 @@ def test_a_child_that_dies_too_often_is_given_up_and_old_deaths_are_forgotten(
     assert child.look_after(3.0 + RESTARTS_COUNT_S)
     assert not die(child, now=4.0 + RESTARTS_COUNT_S)
     assert "ended with status 0, 3 times within 10 minutes" in capsys.readouterr().err
+
+
+def test_a_child_that_dies_while_the_database_is_away_waits_for_it_and_counts_no_death(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    child = make_child("pass", refusals=["the store is away"] * 3)  # not one restart is granted
+    child.start()
+    assert die(child, now=100.0)
+    assert child.look_after(100.9) and child.process is None, "it isn't asked at each look"
+    assert child.look_after(101.0) and child.process is None
+    assert child.look_after(102.9) and child.process is None, "the pauses grow"
+    assert child.look_after(103.0) and child.process is None
+    assert child.look_after(107.0) and child.process is not None
+    child.process.wait(30)
+    assert child.deaths == []
+    assert capsys.readouterr().err.splitlines() == [
+        "the store is away",
+        "what ends meanwhile starts again when the database answers",
+        "the daemon ended with status 0; it waits for the database",
+        "the database answers again",
+    ]
+    assert not die(child, now=108.0), "the database is there: this death is its own"
+
+
+def test_the_pauses_between_two_looks_for_the_database_grow_to_a_limit_and_begin_anew_at_the_next_outage() -> None:
+    refusals = ["away"] * 6 + [""] + ["away"] * 2
+    outage = Outage(find_refusal=lambda: refusals.pop(0))
+    now, pauses = 0.0, []
+    for _ in range(6):
+        assert outage.look(now)
+        pauses.append(outage.looks_at - now)
+        now = outage.looks_at
+    assert pauses == [1, 2, 4, 8, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+    assert not outage.look(now)
+    assert outage.look(now) and outage.looks_at == now + 1, "who wants to start asks at once"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells a process that its parent died")

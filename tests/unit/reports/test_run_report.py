@@ -87,6 +87,12 @@ def test_the_numbers_are_what_is_known_and_can_be_plotted() -> None:
     assert {"prompt_tokens", "completion_tokens", "cached_tokens", "tokens_per_s", "cost"} <= set(found)
 
 
+def test_a_shares_number_is_rounded_to_be_read_and_the_share_itself_is_exact() -> None:
+    found = report(ok=2, invalid=1, error=0)
+    assert found.numbers()["invalid_share"] == 0.333333
+    assert found.invalid_share == 1 / 3
+
+
 def test_what_is_unknown_is_no_number() -> None:
     rates = {"records_per_s", "tokens_per_s", "latency_p50_s", "latency_p95_s"}
     assert not rates & set(report(asked_records=0, attempts=0, engine_s=0.0, latencies_s=[]).numbers())
