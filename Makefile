@@ -13,7 +13,7 @@ BOOTSTRAP = @command -v "$(PYTHON)" >/dev/null || \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint up up-postgres model env env-dev clean clean-data
+.PHONY: help demo test test-kills lint up up-postgres model env env-dev clean clean-data
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,10 @@ demo: env model ## Install, then run the shipped task over the shipped records, 
 	@$(BIN)/batch-assets run ticket_triage
 
 test: env-dev model ## Install, then run every test: unit, contract, integration, end to end
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not kills" $(PYTEST_ARGS)
+
+test-kills: env-dev ## Kill daemon, webserver, run worker, model server and PostgreSQL in turn, and see the work go on
+	@$(BIN)/python -m pytest -m kills $(PYTEST_ARGS)
 
 lint: env-dev ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -41,8 +41,10 @@ from batch_assets.store.microbatches import MicrobatchLog
 _log = logging.getLogger(__name__)
 
 PLATFORM = "platform"
-PID_TAG, HOST_TAG, STARTED_TAG = "batch_assets/pid", "batch_assets/host", "batch_assets/process_started"
-RUN_TAG = "batch_assets/run"
+PID_TAG = "batch_assets/pid"
+HOST_TAG, STARTED_TAG = ".dagster/batch_assets_host", ".dagster/batch_assets_process_started"
+"""The web UI hides what begins so: tags that tell a person nothing would fill its list of runs."""
+RUN_TAG = ".dagster/batch_assets_run"
 """Whose process it is: a run that Dagster launches anew inherits its parent's tags."""
 LAUNCHER_TAG = ".dagster/grpc_info"
 LAUNCHER_LOOKS_EVERY_S = 2.0

@@ -265,7 +265,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 def up(port: int) -> None:
     """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both.
 
-    One that dies is started again, five times in ten minutes at most.
+    One that dies is started again, five times in ten minutes at most; while PostgreSQL is away, once it answers.
     """
     with open_session() as session:
         for bound in session.project.tasks.values():

@@ -28,6 +28,8 @@ from batch_assets.cli.webui import READY
 from batch_assets.resources import PID_TAG
 from batch_assets.store.database import parse_url
 
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(600)]
+
 TASK = """
 from typing import Literal
 
@@ -114,20 +116,30 @@ class Installation:
             return f"{batch}|{VARIANT}" in self.ui.versions(["letters", "validated_results"])
         return False
 
+    def ask(self, query: str, **variables: Any) -> Any:
+        """Ask until the webserver answers: after an outage it fails once for each connection that it had kept."""
+        answers: list[Any] = []
+
+        def is_answered() -> bool:
+            with suppress(OSError):
+                answers.append(self.ui.ask(query, **variables))
+            return bool(answers)
+
+        wait_until(is_answered, 60, "an answer of the webserver")
+        return answers[0]
+
     def runs(self) -> list[dict[str, Any]]:
-        found = self.ui.ask(RUNS)["runsOrError"]["results"]
+        found = self.ask(RUNS)["runsOrError"]["results"]
         return [{**run, "tags": {t["key"]: t["value"] for t in run["tags"]}} for run in found]
 
     def require_success(self, run_id: str) -> None:
         """Check how a run ended, and say why if it failed."""
         if self.run(run_id)["status"] != "SUCCESS":
-            events = self.ui.ask(FAILURES, id=run_id)["logsForRun"]["events"]
+            events = self.ask(FAILURES, id=run_id)["logsForRun"]["events"]
             pytest.fail(f"{run_id}: {[e for e in events if e]}\n{self.log.read_text()[-6000:]}")
 
     def is_quiet(self) -> bool:
-        with suppress(OSError):  # the webserver answers with an error over a connection that the outage broke
-            return all(r["status"] in ("SUCCESS", "FAILURE") for r in self.runs())
-        return False
+        return all(r["status"] in ("SUCCESS", "FAILURE") for r in self.runs())
 
     def run(self, run_id: str) -> dict[str, Any]:
         return next(r for r in self.runs() if r["runId"] == run_id)
@@ -136,9 +148,8 @@ class Installation:
         try:
             wait_until(is_true, timeout_s, what)
         except AssertionError as e:
-            with suppress(OSError):
-                what = "\n".join(str(r) for r in self.runs()[:8])
-            raise AssertionError(f"{e}\n{what}\n{self.log.read_text()[-6000:]}") from e
+            runs = "\n".join(str(r) for r in self.runs()[:8])
+            raise AssertionError(f"{e}\n{runs}\n{self.log.read_text()[-6000:]}") from e
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +258,7 @@ def test_nothing_stays_taken_and_each_failure_was_told_once(installation: Instal
     assert installation.query("SELECT count(*) FROM llm_leases") == [(0,)]
     assert installation.query("SELECT count(*) FROM concurrency_slots WHERE run_id IS NOT NULL") == [(0,)]
     failed = {r["runId"] for r in installation.runs() if r["status"] == "FAILURE"}
-    checks = installation.ui.ask(CHECKS, key={"path": ["letters", "source_records"]}, name="lines_readable")
+    checks = installation.ask(CHECKS, key={"path": ["letters", "source_records"]}, name="lines_readable")
     warned = {c["evaluation"]["partition"] for c in checks["assetCheckExecutions"] if c["status"] == "FAILED"}
     assert warned == set(installation.batches)
 
