@@ -22,7 +22,7 @@ help: ## List the targets
 demo: env model ## Install, then run the shipped task over the shipped records, both prompt versions, real vLLM
 	@$(BIN)/batch-assets run ticket_triage
 
-test: env-dev model ## Install, then run every test: unit, contract, integration, end to end
+test: env-dev model ## Install, then run all tests but those of test-kills: unit, contract, integration, end to end
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not kills" $(PYTEST_ARGS)
 
 test-kills: env-dev ## Kill daemon, webserver, run worker, model server and PostgreSQL in turn, and see the work go on

@@ -50,9 +50,7 @@ def needed(*args: str) -> set[str]:
         (["--batch", "a1", "--batch", "?2", "--variant", "v2*"], {"a1|v2--m1", "a2|v2--m1", "b2|v2--m1"}),
     ],
 )
-def test_batches_and_variants_are_named_or_matched(
-    project: TempProject, args: list[str], partitions: set[str]
-) -> None:
+def test_batches_and_variants_are_named_or_matched(project: TempProject, args: list[str], partitions: set[str]) -> None:
     assert needed(*args) == partitions
 
 
@@ -122,5 +120,3 @@ def test_lines_that_would_be_set_aside_are_told_before_a_run(project: TempProjec
     ((number, why),) = plan("--batch", "a1")["set_aside"]["a1"]
     assert number == 3
     assert why
-
-
