@@ -7,7 +7,7 @@ does: nothing is remembered between two looks but what the store and Dagster hol
 import datetime as dt
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -47,6 +47,7 @@ RESULTS_BUDGET = 1
 """A gate that refused an output's results refuses them until the output changes."""
 FIRST_WAIT_S, MAX_WAIT_S = 30.0, 3600.0
 SEEN_RUNS = 10
+SHOWN = 5
 
 
 def job_name(task: str, job: str, model_id: str = "") -> str:
@@ -146,11 +147,18 @@ class Choice:
         """Say in a line what is left and why."""
         words = [
             f"{self.busy} partitions are at work or in the queue" if self.busy else "",
-            f"waiting for {', '.join(self.unsettled[:5])} to be written" if self.unsettled else "",
+            f"waiting for {', '.join(self.unsettled[:SHOWN])} to be written" if self.unsettled else "",
             f"{len(self.waiting)} failed and are tried again later" if self.waiting else "",
-            f"{len(self.held)} failed too often: {', '.join(f.partition for f in self.held[:5])}" if self.held else "",
+            _name(self.held, (Step.SOURCES, Step.OUTPUTS), "failed too often"),
+            _name(self.held, (Step.RESULTS,), "have results that a check holds back"),
         ]
         return "; ".join(w for w in words if w) or "nothing is missing or stale"
+
+
+def _name(held: Sequence[Failing], steps: Sequence[Step], words: str) -> str:
+    names = [f.partition for f in held if f.step in steps]
+    more = ", …" if len(names) > SHOWN else ""
+    return f"{len(names)} {words}: {', '.join(names[:SHOWN])}{more}" if names else ""
 
 
 def choose(

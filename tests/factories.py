@@ -499,6 +499,6 @@ class Stage:
 
     def _report(self, task: Task, stamps: Iterable[Stamp]) -> None:
         for stamp in stamps:
-            for event in to_events(task, stamp, {}):
+            for event in to_events(task, stamp, {}, self.instance):
                 if isinstance(event, dg.AssetMaterialization):
                     self.instance.report_runless_asset_event(event)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import dagster as dg
+from dagster import DagsterInstance
+from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
 from batch_assets.core.tasks import Task
 from batch_assets.event_log import keep_event_log_open
@@ -64,7 +66,7 @@ def to_result(task: Task, stamp: Stamp) -> dg.MaterializeResult[Any]:
     )
 
 
-def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator[Event]:
+def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str], instance: DagsterInstance) -> Iterator[Event]:
     """Yield the stamp as events of a run of many partitions: each keeps its own data version, figures and findings."""
     key = asset_key(task, stamp.asset)
     tags = {DATA_VERSION_TAG: stamp.data_version}
@@ -72,6 +74,7 @@ def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator
         tags[BACKFILL_TAG] = run_tags[BACKFILL_TAG]
     if not (stamp.is_held and stamp.asset in HOLDING):
         yield dg.AssetMaterialization(key, partition=stamp.partition, metadata=dict(stamp.metadata), tags=tags)
+    target = _find_materialization(instance, key, stamp.partition) if stamp.findings else None
     for f in stamp.findings:
         yield dg.AssetCheckEvaluation(
             asset_key=key,
@@ -80,10 +83,25 @@ def to_events(task: Task, stamp: Stamp, run_tags: Mapping[str, str]) -> Iterator
             severity=f.severity,
             metadata=dict(f.metadata),
             partition=stamp.partition,
+            target_materialization_data=target,
             # Never blocking here: that would fail the step at its end, and with it every other partition. What a
             # failed gate holds back is its own partition's results (assets.results.follow).
             blocking=False,
         )
+
+
+def _find_materialization(
+    instance: DagsterInstance, key: dg.AssetKey, partition: str
+) -> AssetCheckEvaluationTargetMaterializationData | None:
+    """Return the materialization that a finding is about; without it the web UI shows the partition as not checked."""
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=[partition])
+    found = instance.fetch_materializations(wanted, limit=1).records
+    if not found:
+        return None
+    last = found[0]
+    return AssetCheckEvaluationTargetMaterializationData(
+        storage_id=last.storage_id, run_id=last.run_id, timestamp=last.timestamp
+    )
 
 
 def emit(
@@ -100,7 +118,7 @@ def emit(
             if stamp.partition == own:
                 yield to_result(task, stamp)
             else:
-                yield from to_events(task, stamp, context.run.tags)
+                yield from to_events(task, stamp, context.run.tags, context.instance)
     if own is None:
         for key in context.selected_asset_check_keys:
             yield dg.Output(None, output_name=f"{key.asset_key.to_python_identifier()}_{key.name}")

@@ -140,4 +140,4 @@ def report(task: Task, context: dg.OpExecutionContext, stamps: Iterable[Stamp]) 
     """Yield the events of stamps from a job that is not of one partition."""
     with keep_event_log_open(context.instance, context.run.run_id):
         for stamp in stamps:
-            yield from to_events(task, stamp, context.run.tags)
+            yield from to_events(task, stamp, context.run.tags, context.instance)

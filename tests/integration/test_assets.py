@@ -174,6 +174,30 @@ def test_in_a_run_over_many_partitions_each_has_its_own_version_and_its_own_chec
     assert states == {"b1|v1--m1": "SUCCEEDED", "b2|v1--m1": "FAILED", "b3|v1--m1": "SUCCEEDED"}
 
 
+@pytest.mark.parametrize("how", ["one", "range", "job"])
+def test_the_partitions_of_a_check_show_what_it_found_of_their_last_materialization(
+    frozen: TempProject, how: str
+) -> None:
+    key = dg.AssetCheckKey(asset_key(frozen.bind()[0], LLM_OUTPUTS), "error_share")
+    partitions = ["b2|v1--m1"] if how == "one" else ["b2|v1--m1", "b3|v1--m1"]
+
+    def make() -> dict[str | None, tuple[str, bool]]:
+        if how == "job":
+            assert frozen.launch("outputs", partitions=partitions, retry="all").success
+        elif how == "range":
+            assert frozen.materialize(["llm_outputs"], tags=name_range(*partitions), retry="all").success
+        else:
+            frozen.materialize(["llm_outputs"], partition=partitions[0], retry="all")
+        found = frozen.instance.event_log_storage.get_asset_check_partition_info([key], partition_keys=partitions)
+        return {i.partition_key: (i.latest_execution_status.value, i.is_current) for i in found}
+
+    frozen.use(ScriptedEngine({f"text of b2r{i}": fail_for_good() for i in range(2)}))
+    expected = {"b2|v1--m1": ("FAILED", True), "b3|v1--m1": ("SUCCEEDED", True)}
+    assert make() == {p: expected[p] for p in partitions}
+    frozen.use(ScriptedEngine())
+    assert make() == dict.fromkeys(partitions, ("SUCCEEDED", True))
+
+
 def test_results_of_many_partitions_have_their_own_versions_and_checks_too(frozen: TempProject) -> None:
     frozen.materialize(["llm_outputs"], tags=name_range("b1|v1--m1", "b3|v1--m1"))
     done = frozen.materialize(RESULTS, tags=name_range("b1|v1--m1", "b3|v1--m1"))

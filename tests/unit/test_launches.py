@@ -109,7 +109,9 @@ def test_those_that_failed_least_go_first(tmp_path: Path) -> None:
 
 def test_a_gate_that_refused_results_is_not_asked_again_until_the_output_changes(tmp_path: Path) -> None:
     failing = fail(step=Step.RESULTS, wanted="f.c")
-    assert look(tmp_path, failing, outdated=(P1,), versions={P1: "f.c"}).is_empty
+    held = look(tmp_path, failing, outdated=(P1,), versions={P1: "f.c"})
+    assert held.is_empty
+    assert held.tell() == "1 have results that a check holds back: b1|v1--m1"
     assert look(tmp_path, failing, outdated=(P1,), versions={P1: "f.d"}).outdated == (P1,)
 
 
