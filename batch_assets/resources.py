@@ -48,7 +48,7 @@ RUN_TAG = ".dagster/batch_assets_run"
 """Whose process it is: a run that Dagster launches anew inherits its parent's tags."""
 LAUNCHER_TAG = ".dagster/grpc_info"
 LAUNCHER_LOOKS_EVERY_S = 2.0
-UNTAGGED_S = 60.0
+UNTAGGED_S = 120.0
 DATABASE_RETURNS_S = 3600.0
 """How long a run waits for a database that went away."""
 INSTANCE_URL = "BATCH_ASSETS_DAGSTER_DB_URL"

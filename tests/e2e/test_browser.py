@@ -195,6 +195,8 @@ def test_the_planners_launchpad_launches_a_variant_whose_check_fails(open_page: 
     page.get_by_text("b3|v1--cut").first.wait_for()
     assert find_row(page, "share") == "1"
     assert find_row(page, "limit") == "0.05"
+    page.get_by_text("Partitions", exact=True).last.click()  # the check's own, under the asset's
+    page.get_by_text("Failed (3)", exact=True).wait_for()
     page = open_page(f"{OUTPUTS}?view=partitions&partition=b2%7Cv1--cut")
     page.get_by_text("the answer was cut off at max_tokens").first.wait_for()
 
