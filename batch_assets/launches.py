@@ -168,15 +168,16 @@ def choose(
     now: dt.datetime,
     *,
     budget: int = FAILURE_BUDGET,
+    is_patient: bool = True,
 ) -> Choice:
-    """Pass over what is busy, what has just failed, what failed too often, and files that are being written.
+    """Pass over what is busy, what has just failed, what failed too often, and (patient) files that are being written.
 
     Output partitions of a batch that is to be frozen first are not among the needs: they come with the next look.
     A partition's failures count for what was being made of it: a changed record, prompt or model starts anew. Those
     that failed least go first, so that one that takes its run down doesn't hold up the others.
     """
     look = _Look(failing, in_flight, now)
-    unsettled = [r.batch for r in plan.unfrozen if not r.is_settled(now.timestamp())]
+    unsettled = [r.batch for r in plan.unfrozen if is_patient and not r.is_settled(now.timestamp())]
     unfrozen = [
         r for r in plan.unfrozen if r.batch not in unsettled and look.admits(Step.SOURCES, r.batch, r.stamp, budget)
     ]
@@ -299,11 +300,11 @@ def find_repository() -> RemoteRepositoryOrigin:
 
 
 def plan_request(task: Task, *, run_key: str | None = None, **config: Any) -> dg.RunRequest:
-    """Return the request of a run of the planner's job for one task."""
+    """Return the request of a run of the planner's job for one task, which nobody waits for."""
     return dg.RunRequest(
         run_key=run_key,
         job_name=PLAN_JOB,
-        run_config=op_config(PLAN_JOB, {"task": task.name, **config}),
+        run_config=op_config(PLAN_JOB, {"task": task.name, "is_patient": True, **config}),
         tags={TASK_TAG: task.name},
     )
 

@@ -53,6 +53,9 @@ class PlanConfig(dg.Config):
     reset_failures: bool = Field(False, description="First forget how often partitions have failed.")
     max_partitions: int = Field(0, ge=0, description="Launch so many output partitions at most; 0 means all.")
     max_batches: int = Field(0, ge=0, description="Freeze so many batches at most; 0 means all.")
+    is_patient: bool = Field(
+        False, description="Leave files alone that were written in the last seconds: they may be half there."
+    )
     since: str = Field("", description="Only batches frozen since this moment (ISO 8601), and those to be frozen.")
 
     def selection(self) -> Selection:
@@ -179,4 +182,5 @@ class _Planning:
         with self._platform.database.read() as connection:
             failing = load_failing(connection, self._task.name)
         in_flight = find_in_flight(self._instance, self._task, but=self._context.run.run_id)
-        return plan, choose(plan, failing, in_flight, now(), budget=self._config.failure_budget)
+        budget, is_patient = self._config.failure_budget, self._config.is_patient
+        return plan, choose(plan, failing, in_flight, now(), budget=budget, is_patient=is_patient)

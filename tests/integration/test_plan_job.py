@@ -124,6 +124,14 @@ def test_the_number_of_batches_that_are_frozen_can_be_capped(project: TempProjec
     assert sorted(listed(project)) == ["b1|v1--m1", "b1|v2--m1"]
 
 
+def test_a_file_that_was_just_written_is_asked_if_a_person_says_so(project: TempProject) -> None:
+    write(project, "b1", age_s=0)
+    project.launch_plan(is_patient=True, variants=["v1--m1"])
+    assert listed(project) == ["b2|v1--m1"]
+    project.launch_plan(variants=["v1--m1"])
+    assert listed(project) == ["b2|v1--m1", "b1|v1--m1"]
+
+
 def test_a_broken_file_stops_no_other_and_is_told(project: TempProject) -> None:
     (project.folder / "files" / "b1.csv").write_text("item_id,no_such_column\n1,2\n")
     os.utime(project.folder / "files" / "b1.csv", (1, 1))

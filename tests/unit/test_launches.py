@@ -46,10 +46,10 @@ def fail(
 
 def look(
     tmp_path: Path, failing: Mapping[tuple[Step, str], Failing] | None = None, in_flight: InFlight | None = None,
-    budget: int = FAILURE_BUDGET, **plan: object,
+    budget: int = FAILURE_BUDGET, is_patient: bool = True, **plan: object,
 ) -> Choice:  # fmt: skip
-    task = make_task(tmp_path)
-    return choose(Plan(task=task, **plan), failing or {}, in_flight or InFlight(), NOW, budget=budget)
+    made = Plan(task=make_task(tmp_path), **plan)
+    return choose(made, failing or {}, in_flight or InFlight(), NOW, budget=budget, is_patient=is_patient)
 
 
 def test_all_that_is_needed_is_launched(tmp_path: Path) -> None:
@@ -123,6 +123,7 @@ def test_a_file_that_was_just_written_waits(tmp_path: Path, age_s: float, is_set
     found = look(tmp_path, unfrozen=(ref,))
     assert bool(found.unfrozen) == is_settled
     assert found.unsettled == (() if is_settled else ("b1",))
+    assert look(tmp_path, unfrozen=(ref,), is_patient=False).unfrozen, "a person who launches it means it"
 
 
 def test_a_broken_file_is_held_until_it_changes(tmp_path: Path) -> None:

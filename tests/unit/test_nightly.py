@@ -64,7 +64,7 @@ def test_it_launches_the_planner_for_its_task(tmp_path: Path) -> None:
     request = schedule(dg.build_schedule_context(scheduled_execution_time=dt.datetime(2026, 11, 29, 2, tzinfo=dt.UTC)))
     assert isinstance(request, dg.RunRequest)
     assert (request.job_name, request.tags["batch_assets/task"]) == (PLAN_JOB, "t")
-    assert request.run_config == {"ops": {f"{PLAN_JOB}_op": {"config": {"task": "t"}}}}
+    assert request.run_config == {"ops": {f"{PLAN_JOB}_op": {"config": {"task": "t", "is_patient": True}}}}
     assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
 
 
