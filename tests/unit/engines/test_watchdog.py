@@ -45,6 +45,7 @@ def tidy():
     time.sleep(300)
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
     watchdog = Watchdog(grace_s=float(sys.argv[2]))
     process = multiprocessing.get_context("spawn").Process(target=globals()[sys.argv[1]])
     with watchdog.adopting():
