@@ -308,8 +308,12 @@ def test_ctrl_c_is_a_signal_like_any_other(database: Database, tmp_path: Path) -
     engine = ScriptedEngine({"text of 2": Hang()})
     timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
     engine.on_request = lambda text: timer.start() if text == "text of 2" else None
-    with pytest.raises(KeyboardInterrupt):
-        run_works(database, engine, work)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_works(database, engine, work)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert find_outcomes(database) == {"1": "ok", "2": "released"}
     assert find_live(database) == {}
 
