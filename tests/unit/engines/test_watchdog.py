@@ -45,7 +45,8 @@ def tidy():
     time.sleep(300)
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it would be ignored, and in a background job:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     watchdog = Watchdog(grace_s=float(sys.argv[2]))
     process = multiprocessing.get_context("spawn").Process(target=globals()[sys.argv[1]])
     with watchdog.adopting():
