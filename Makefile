@@ -13,10 +13,10 @@ BOOTSTRAP = @command -v "$(PYTHON)" >/dev/null || \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kills lint up up-postgres model env env-dev clean clean-data
+.PHONY: help demo test test-kills test-guards lint up up-postgres model env env-dev clean clean-data
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Settings: PYTHON=python3.12  ENGINE=cpu|gpu  PORT=3000  PYTEST_ARGS='-k name'"
 
 demo: env model ## Install, then run the shipped task over the shipped records, both prompt versions, real vLLM
@@ -27,6 +27,9 @@ test: env-dev model ## Install, then run all tests but those of test-kills: unit
 
 test-kills: env-dev ## Kill daemon, webserver, run worker, model server and PostgreSQL in turn, and see the work go on
 	@$(BIN)/python -m pytest -m kills $(PYTEST_ARGS)
+
+test-guards: env-dev ## Break each line that docs/guarantees.md names, and see its test go red
+	@$(BIN)/python tests/guards/break_each.py
 
 lint: env-dev ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

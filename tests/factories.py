@@ -261,9 +261,12 @@ def make_claim(item_id: str = "1", **fields: Any) -> Claim:
     """Return a claim of KEY; a later one has the greater attempt_id."""
     values: dict[str, Any] = {
         "attempt_id": f"{next(_numbers):032d}", "key": KEY, "item_id": item_id, "batch": "b1",
-        "request_key": f"k{item_id}", "attempt": 1, "is_alone": False, "parameters": {"temperature": 0.5},
+        "request_key": f"k{item_id}", "base_key": f"k{item_id}", "ladder_step": 0,
+        "attempt": 1, "is_alone": False, "parameters": {"temperature": 0.5},
         "run_id": "run", "started_at": now(),
     }  # fmt: skip
+    if "request_key" in fields:
+        values["base_key"] = fields["request_key"]
     return Claim(**{**values, **fields})
 
 

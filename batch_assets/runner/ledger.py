@@ -155,6 +155,8 @@ class Ledger:
             item_id=ask.item_id,
             batch=work.batch,
             request_key=ask.request.request_key,
+            base_key=ask.request.request_key,
+            ladder_step=0,
             attempt=ask.attempt,
             is_alone=ask.is_suspect,
             parameters=ask.request.sampling.model_dump(mode="json", exclude_defaults=True),

@@ -12,10 +12,11 @@ from batch_assets.store.tables import failures
 
 
 class Step(StrEnum):
-    """What was being made of a partition: its frozen records, its outputs, or its results."""
+    """What was being made of a partition: its frozen records, its outputs, the fallback's answers, or its results."""
 
     SOURCES = "sources"
     OUTPUTS = "outputs"
+    FALLBACKS = "fallbacks"
     RESULTS = "results"
 
 

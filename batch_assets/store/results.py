@@ -45,6 +45,8 @@ class RowState:
     attempts: int
     error_kind: ErrorKind | None
     error: str | None
+    ladder_step: int
+    is_fallback: bool
     reused_from: str | None
 
 
@@ -55,6 +57,8 @@ class PastAttempt:
     attempt_id: str
     item_id: str
     request_key: str
+    base_key: str
+    ladder_step: int
     attempt: int
     is_alone: bool
     is_ended: bool
@@ -66,13 +70,15 @@ class PastAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Written before a request leaves; without an end it is a death."""
+    """Written before a request leaves; without an end it is a death. `base_key` is that of the ladder's first step."""
 
     attempt_id: str
     key: VariantKey
     item_id: str
     batch: str
     request_key: str
+    base_key: str
+    ladder_step: int
     attempt: int
     is_alone: bool
     parameters: Mapping[str, object]
@@ -95,7 +101,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One row of `llm_batch_results`. `is_refresh` marks an `ok` row judged anew under a changed accept_spec."""
+    """One row of `llm_batch_results`; `request_key` is that of the ladder's first step, whatever step answered."""
 
     key: VariantKey
     item_id: str
@@ -112,6 +118,8 @@ class Result:
     attempt_id: str | None
     reused_from: str | None
     run_id: str
+    ladder_step: int = 0
+    is_fallback: bool = False
     updated_at: dt.datetime
 
 
@@ -146,7 +154,7 @@ def load_states(connection: sa.Connection, key: VariantKey, item_ids: Sequence[s
     found: dict[str, RowState] = {}
     for chunk in in_chunks(item_ids):
         rows = connection.execute(
-            sa.select(*columns, c.attempts, c.error_kind, c.error, c.reused_from).where(
+            sa.select(*columns, c.attempts, c.error_kind, c.error, c.ladder_step, c.is_fallback, c.reused_from).where(
                 *of_variant(results, key), c.item_id.in_(chunk)
             )
         )
@@ -248,6 +256,8 @@ def _past_attempt(row: sa.RowMapping) -> PastAttempt:
         attempt_id=row["attempt_id"],
         item_id=row["item_id"],
         request_key=row["request_key"],
+        base_key=row["base_key"],
+        ladder_step=row["ladder_step"],
         attempt=row["attempt"],
         is_alone=row["is_alone"],
         is_ended=row["ended_at"] is not None,
@@ -256,7 +266,14 @@ def _past_attempt(row: sa.RowMapping) -> PastAttempt:
         error=row["error"],
         completion=None
         if text is None
-        else Completion(text=text, finish_reason=row["finish_reason"], usage=usage, latency_s=row["latency_s"]),
+        else Completion(
+            text=text,
+            finish_reason=row["finish_reason"],
+            usage=usage,
+            latency_s=row["latency_s"],
+            reasoning=row["reasoning"],
+            refusal=row["refusal"],
+        ),
     )
 
 
@@ -265,6 +282,10 @@ def _storable(text: str | None) -> str | None:
     if text is None or (text.isascii() and "\x00" not in text):
         return text
     return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _cap(text: str | None) -> str | None:
+    return None if text is None else _storable(text[:MAX_COMPLETION_CHARACTERS])
 
 
 def _finish_reason(done: Completion) -> str | None:
@@ -283,7 +304,9 @@ def _ending_values(e: Ending) -> dict[str, object]:
         "b_attempt_id": e.attempt_id,
         "outcome": e.outcome,
         "ended_at": e.ended_at,
-        "completion": _storable(done.text[:MAX_COMPLETION_CHARACTERS]) if done else None,
+        "completion": _cap(done.text) if done else None,
+        "reasoning": _cap(done.reasoning) if done else None,
+        "refusal": _cap(done.refusal) if done else None,
         "finish_reason": _finish_reason(done) if done else None,
         "prompt_tokens": _plausible(usage.prompt_tokens),
         "completion_tokens": _plausible(usage.completion_tokens),
@@ -304,6 +327,8 @@ def _claim_values(c: Claim) -> dict[str, object]:
         "item_id": c.item_id,
         "batch": c.batch,
         "request_key": c.request_key,
+        "base_key": c.base_key,
+        "ladder_step": c.ladder_step,
         "attempt": c.attempt,
         "is_alone": c.is_alone,
         "parameters": dict(c.parameters),
@@ -329,7 +354,8 @@ def _result_values(r: Result) -> dict[str, object]:
         "accept_spec": r.accept_spec,
         "request_key": r.request_key,
         "attempt_id": r.attempt_id,
-        "ladder_step": 0,
+        "ladder_step": r.ladder_step,
+        "is_fallback": r.is_fallback,
         "reused_from": r.reused_from,
         "run_id": r.run_id,
         "updated_at": r.updated_at,
@@ -340,6 +366,7 @@ def _upsert_results(dialect: str) -> sa.Insert:
     insert = postgresql.insert(results) if dialect == "postgresql" else sqlite.insert(results)
     new, old = insert.excluded, results.c
     replaced = {c.name: new[c.name] for c in results.columns if not c.primary_key}
+    replaced["is_fallback"] = sa.and_(old.is_fallback, new.is_fallback)  # an own row stays one
     hashes = ("input_hash", "request_spec", "accept_spec")
     return insert.on_conflict_do_update(
         index_elements=list(results.primary_key),

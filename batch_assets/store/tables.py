@@ -61,6 +61,13 @@ results = sa.Table(
     sa.Column("request_key", Digest, comment="null: nothing could be asked"),
     sa.Column("attempt_id", sa.String(32)),
     sa.Column("ladder_step", sa.Integer, nullable=False, server_default="0"),
+    sa.Column(
+        "is_fallback",
+        sa.Boolean,
+        nullable=False,
+        server_default=sa.false(),
+        comment="made for another variant's quarantine; not one of its own variant's rows",
+    ),
     sa.Column("reused_from", sa.String(32), comment="the earlier attempt whose answer this is"),
     sa.Column("run_id", sa.String(64), nullable=False),
     sa.Column("updated_at", UtcDateTime, nullable=False),
@@ -79,6 +86,8 @@ attempts = sa.Table(
     sa.Column("model_id", Key, nullable=False),
     sa.Column("batch", Key, nullable=False),
     sa.Column("request_key", Digest, nullable=False),
+    sa.Column("base_key", Digest, nullable=False, comment="the request_key of the ladder's first step"),
+    sa.Column("ladder_step", sa.Integer, nullable=False, server_default="0"),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("is_alone", sa.Boolean, nullable=False),
     sa.Column("parameters", Json, nullable=False),
@@ -87,6 +96,8 @@ attempts = sa.Table(
     sa.Column("ended_at", UtcDateTime, comment="null: in flight, or died in flight"),
     sa.Column("outcome", sa.String(10), comment="ok, invalid, error, or released: given back unanswered"),
     sa.Column("completion", sa.Text),
+    sa.Column("reasoning", sa.Text, comment="what the server returned as the model's thinking"),
+    sa.Column("refusal", sa.Text, comment="the model's words where it declined"),
     sa.Column("finish_reason", sa.String(40)),
     sa.Column("prompt_tokens", sa.Integer),
     sa.Column("completion_tokens", sa.Integer),
@@ -138,6 +149,20 @@ partitions = sa.Table(
     sa.Column("finished_at", UtcDateTime, nullable=False),
 )
 
+fallbacks = sa.Table(
+    "llm_fallbacks",
+    metadata,
+    _task(),
+    sa.Column("batch", Key, primary_key=True),
+    sa.Column("variant", sa.String(100), primary_key=True, comment="whose quarantined records were asked"),
+    sa.Column("model_id", Key, nullable=False, comment="of whom they were asked"),
+    sa.Column("fingerprint", Digest, nullable=False, comment="the output's data version and the fallback's identity"),
+    sa.Column("content", Digest, nullable=False),
+    sa.Column("counts", Json, nullable=False),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("finished_at", UtcDateTime, nullable=False),
+)
+
 leases = sa.Table(
     "llm_leases",
     metadata,
@@ -177,7 +202,7 @@ failures = sa.Table(
     "llm_failures",
     metadata,
     _task(),
-    sa.Column("step", sa.String(20), primary_key=True, comment="sources, outputs or results"),
+    sa.Column("step", sa.String(20), primary_key=True, comment="sources, outputs, fallbacks or results"),
     sa.Column("partition", sa.String(201), primary_key=True),
     sa.Column("wanted", sa.Text, nullable=False, comment="what was being made; another starts the count anew"),
     sa.Column("failures", sa.Integer, nullable=False, comment="starts since the last success that came to no end"),

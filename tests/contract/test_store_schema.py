@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from factories import run_at_once
@@ -54,22 +56,20 @@ def test_opening_a_store_again_changes_nothing_and_keeps_its_rows(empty_store_ur
     second.close()
 
 
-def make_old_store(url: str, *, revision: str | None = None) -> None:
+def make_old_store(url: str, *, revision: str = "head") -> None:
     """Leave a store as earlier versions did: with its revision where Dagster keeps its own."""
-    opened = open_database(url)
+    upgrade = command.upgrade
+    with mock.patch.object(command, "upgrade", lambda config, _head: upgrade(config, revision)):
+        opened = open_database(url)
     _insert_lease(opened, "b1", now())
     with opened.write() as connection:
         connection.exec_driver_sql(f"CREATE TABLE alembic_version AS SELECT * FROM {VERSION_TABLE}")
         connection.exec_driver_sql(f"DROP TABLE {VERSION_TABLE}")
-        if revision == "0001":
-            for table in ("llm_failures", "llm_alerts", "llm_microbatch_items", "llm_microbatches", "llm_streams"):
-                connection.exec_driver_sql(f"DROP TABLE {table}")
-            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     opened.close()
 
 
-@pytest.mark.parametrize("revision", [None, "0001"])
-def test_a_store_of_an_earlier_version_is_taken_over_with_its_rows(empty_store_url: str, revision: str | None) -> None:
+@pytest.mark.parametrize("revision", ["head", "0001", "0002"])
+def test_a_store_of_an_earlier_version_is_taken_over_with_its_rows(empty_store_url: str, revision: str) -> None:
     make_old_store(empty_store_url, revision=revision)
     opened = open_database(empty_store_url)
     with opened.read() as connection:
