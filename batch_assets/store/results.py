@@ -366,7 +366,8 @@ def _upsert_results(dialect: str) -> sa.Insert:
     insert = postgresql.insert(results) if dialect == "postgresql" else sqlite.insert(results)
     new, old = insert.excluded, results.c
     replaced = {c.name: new[c.name] for c in results.columns if not c.primary_key}
-    replaced["is_fallback"] = sa.and_(old.is_fallback, new.is_fallback)  # an own row stays one
+    own_stays_own: Any = sa.and_(old.is_fallback, new.is_fallback)
+    replaced["is_fallback"] = own_stays_own
     hashes = ("input_hash", "request_spec", "accept_spec")
     return insert.on_conflict_do_update(
         index_elements=list(results.primary_key),
