@@ -22,7 +22,7 @@ from batch_assets.assets.llm_outputs import produce
 from batch_assets.assets.results import follow
 from batch_assets.assets.source_records import freeze
 from batch_assets.assets.variant_specs import specify
-from batch_assets.core.attempts import ErrorKind, RetryMode, RetryPolicy, Status
+from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, RetryPolicy, Status
 from batch_assets.core.canonical import digest
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.errors import RequestFailed
@@ -97,7 +97,7 @@ def make_task(
 ) -> Task:
     """Return a task whose prompt files lie in `folder`. A prompt's body is `<prompt_ver>: {{ text }}` by default.
 
-    Retries wait for nothing. Files of prompt versions that are not named are removed.
+    Retries wait for nothing, and there is no ladder. Files of prompt versions that are not named are removed.
     """
     bodies = prompts if isinstance(prompts, Mapping) else {v: f"{v}: {{{{ text }}}}" for v in prompts}
     for old in folder.glob("*.md"):
@@ -113,6 +113,7 @@ def make_task(
         rules=tuple(rules),
         retry=RetryPolicy(max_attempts=max_attempts, base_s=0, cap_s=0),
         thresholds=fields.pop("thresholds", Thresholds()),
+        ladder=fields.pop("ladder", Ladder(steps=0)),
         **fields,
     )
 

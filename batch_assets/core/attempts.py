@@ -95,3 +95,24 @@ class RetryPolicy(BaseModel):
         """Return the seconds to wait after failed attempt number `attempt`; a server's Retry-After is a lower bound."""
         full = min(self.cap_s, self.base_s * 2 ** (attempt - 1))
         return max(retry_after_s or 0.0, full / 2 + rng.random() * full / 2)
+
+
+class Ladder(BaseModel):
+    """How an invalid answer is asked again of the same model.
+
+    Step n is asked at `temperature + n * temperature_step`, with the seed raised by n. An answer that was cut off gets
+    twice the output tokens at each step, up to `max_tokens_cap` (never fewer than the model's entry says); any other
+    is shown to the model with the reason of its refusal, if `feeds_back`.
+
+    Bounds: `steps`, and `max_tokens_per_record`, the prompt and output tokens of all answers to a record's request.
+    Where a server tells no usage, its answer counts as `max_tokens`. A refusal by the model or by a filter isn't
+    climbed from. After the last step the record is quarantined, and the task's fallback model, if it has one, is asked.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    steps: Annotated[int, Field(ge=0, le=5)] = 2
+    temperature_step: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.3
+    max_tokens_cap: Annotated[int, Field(ge=1)] = 2048
+    feeds_back: bool = True
+    max_tokens_per_record: Annotated[int, Field(ge=1)] = 16_000

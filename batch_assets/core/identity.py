@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from batch_assets.core.canonical import digest, digest_exact
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.tasks import Task, Variant
 
@@ -28,7 +29,7 @@ def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantS
     parts = {
         "prompt": digest(variant.prompt.text()),
         "output schema": digest(_keep_order(task.output_schema)),
-        "sampling": digest(variant.model.sampling.model_dump(mode="json")),
+        "sampling": _digest_sampling(variant.model.sampling),
         "model": digest(variant.model.identity(revision)),
     }
     accept = digest({"schema": task.output_schema, **task.rules_text, "version_of_keys": KEY_VERSION})
@@ -39,17 +40,25 @@ def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantS
     )
 
 
-def request_key(messages: tuple[Message, ...], spec: VariantSpec) -> str:
-    """Return the name of one question: rendered messages, schema, model, sampling, key version; not the record."""
+def request_key(messages: tuple[Message, ...], spec: VariantSpec, sampling: Sampling | None = None) -> str:
+    """Return the name of one question: rendered messages, schema, model, sampling, key version; not the record.
+
+    The sampling is the variant's, unless a step of the ladder has its own.
+    """
+    own = spec.parts["sampling"] if sampling is None else _digest_sampling(sampling)
     return digest_exact(
         {
             "messages": [[m.role, m.content] for m in messages],
             "output schema": spec.parts["output schema"],
-            "sampling": spec.parts["sampling"],
+            "sampling": own,
             "model": spec.parts["model"],
             "version_of_keys": KEY_VERSION,
         }
     )
+
+
+def _digest_sampling(sampling: Sampling) -> str:
+    return digest(sampling.model_dump(mode="json"))
 
 
 def _keep_order(schema: object) -> object:

@@ -8,7 +8,7 @@ from zoneinfo import available_timezones
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.code_identity import read_code
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
@@ -83,6 +83,9 @@ class Task:
     required_fields: tuple[str, ...] = ()
     thresholds: Thresholds = Thresholds()
     retry: RetryPolicy = RetryPolicy()
+    ladder: Ladder = Ladder()
+    fallback: ModelEntry | None = None
+    """Asked for the records that are quarantined when a variant is done: those of its models that are not this one."""
     nightly: Nightly = Nightly()
     qa_sample_size: int = 50
     description: str = ""
@@ -93,6 +96,19 @@ class Task:
         """All prompts by all models, by variant key, in the order of prompts, then models."""
         pairs = [Variant(prompt=p, model=m) for p in self.prompts.values() for m in self.models.values()]
         return {v.key: v for v in pairs}
+
+    @cached_property
+    def fallbacks(self) -> dict[str, Variant]:
+        """By the key of a variant: the one that is asked for its quarantined records. Empty without a fallback."""
+        model = self.fallback
+        if model is None:
+            return {}
+        others = (v for v in self.variants.values() if v.model.model_id != model.model_id)
+        return {v.key: Variant(prompt=v.prompt, model=model) for v in others}
+
+    def find_variant(self, key: str) -> Variant | None:
+        """Return a variant by its key, of the task's own or of its fallback model; None where there is none."""
+        return self.variants.get(key) or next((v for v in self.fallbacks.values() if v.key == key), None)
 
     @cached_property
     def output_schema(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class EarlyStop:
 
     def note_sent(self, ask: Ask) -> None:
         """Count a record when its first attempt of this run leaves."""
-        if not ask.failed:
+        if ask.is_first:
             self._of(ask).asked += 1
 
     def note_settled(self, ask: Ask, verdict: Verdict) -> None:

@@ -16,6 +16,7 @@ from batch_assets.core.attempts import (
     Status,
 )
 from batch_assets.core.identity import request_key
+from batch_assets.core.ladder import Refused, climb
 from batch_assets.core.records import Record, input_hash, is_blank
 from batch_assets.core.requests import Request
 from batch_assets.runner.work import Ask, OpenPartition, PartitionWork, Tally
@@ -162,10 +163,14 @@ class Preparer:
         answer: PastAttempt | None,
         prepared: Prepared,
     ) -> None:
-        """Take an earlier answer where one stands, else ask; a record that dies alone again and again is not asked."""
+        """Take an earlier answer where one stands, else ask; a record that dies alone again and again is not asked.
+
+        What is asked is the step of the ladder that comes after the record's own earlier answers.
+        """
         work, key = partition.work, candidate.request.request_key
-        own = [a for a in history if a.request_key == key]
-        result = self._find_result(work, candidate, own, answer)
+        own = [a for a in history if a.base_key == key]
+        standing = _Standing(request=candidate.request) if candidate.is_retry else _stand(work, candidate.request, own)
+        result = self._find_result(work, candidate, standing, answer, len(own))
         if result is not None:
             prepared.tally.reused += 1
             prepared.results.append(result)
@@ -185,32 +190,44 @@ class Preparer:
                 partition=partition,
                 item_id=candidate.record.item_id,
                 input_hash=candidate.hash,
-                request=candidate.request,
+                base=candidate.request,
+                request=standing.request,
+                refused=standing.refused,
+                refused_attempt_id=standing.last.attempt_id if standing.last else "",
                 attempts_before=len(own),
                 is_suspect=len(deaths) >= SUSPECT_DEATHS,
             )
         )
 
     def _find_result(
-        self, work: PartitionWork, candidate: _Candidate, own: Sequence[PastAttempt], answer: PastAttempt | None
+        self,
+        work: PartitionWork,
+        candidate: _Candidate,
+        standing: "_Standing",
+        answer: PastAttempt | None,
+        attempts: int,
     ) -> Result | None:
-        """Return the row that earlier attempts give: its own last answer or permanent failure, anyone's if `ok`."""
-        earlier = None if candidate.is_retry else _find_standing(own)
-        result = None if earlier is None else self._reuse(work, candidate, earlier, len(own))
+        """Return the row that earlier attempts give: where its own ended for good, or anyone's answer if it is `ok`."""
+        result = None
+        if standing.verdict is not None and standing.last is not None:
+            result = self._reuse(work, candidate, standing.last, standing.verdict, attempts)
         if answer is not None and (result is None or result.status is not Status.OK):
-            reused = self._reuse(work, candidate, answer, len(own))
+            reused = self._reuse(work, candidate, answer, judge(answer, work), attempts)
             result = reused if reused.status is Status.OK else result
         return result
 
-    def _reuse(self, work: PartitionWork, candidate: _Candidate, past: PastAttempt, attempts: int) -> Result:
+    def _reuse(
+        self, work: PartitionWork, candidate: _Candidate, past: PastAttempt, verdict: Verdict, attempts: int
+    ) -> Result:
         return self.row(
             work,
             candidate.record.item_id,
             candidate.hash,
-            judge(past, work),
-            request_key=past.request_key,
+            verdict,
+            request_key=candidate.request.request_key,
             attempts=attempts,
             attempt_id=past.attempt_id,
+            ladder_step=past.ladder_step if past.item_id == candidate.record.item_id else 0,
             reused_from=past.attempt_id,
         )
 
@@ -236,6 +253,7 @@ class Preparer:
             request_key=state.request_key,
             attempts=state.attempts,
             attempt_id=state.attempt_id,
+            ladder_step=state.ladder_step,
             reused_from=state.reused_from,
         )
 
@@ -267,6 +285,7 @@ class Preparer:
         request_key: str | None,
         attempts: int,
         attempt_id: str | None,
+        ladder_step: int = 0,
         reused_from: str | None = None,
         at: dt.datetime | None = None,
     ) -> Result:
@@ -285,6 +304,8 @@ class Preparer:
             accept_spec=work.spec.accept_spec,
             request_key=request_key,
             attempt_id=attempt_id,
+            ladder_step=ladder_step,
+            is_fallback=work.fallback_for is not None,
             reused_from=reused_from,
             run_id=self._run_id,
             updated_at=at or now(),
@@ -305,9 +326,43 @@ def judge(past: PastAttempt, work: PartitionWork) -> Verdict:
     return Verdict(status=Status.ERROR, error_kind=past.error_kind, error=past.error)
 
 
-def _find_standing(own: Sequence[PastAttempt]) -> PastAttempt | None:
-    """Return a record's own last attempt at the same request, if it ended in an answer or a permanent failure."""
-    ended = [a for a in own if a.is_ended and (a.completion is not None or a.error_kind in PERMANENT)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Standing:
+    """How far up the ladder a record's own earlier attempts have come.
+
+    `request` is what is to be asked next; with a `verdict` nothing is: it is that of attempt `last`.
+    """
+
+    request: Request
+    refused: tuple[Refused, ...] = ()
+    last: PastAttempt | None = None
+    verdict: Verdict | None = None
+
+
+def _stand(work: PartitionWork, base: Request, own: Sequence[PastAttempt]) -> _Standing:
+    """Go up the ladder by the record's own earlier answers, judged by the present rules."""
+    request: Request | None = base
+    refused: tuple[Refused, ...] = ()
+    last: PastAttempt | None = None
+    verdict: Verdict | None = None
+    while request is not None:
+        attempt = _find_ended(own, request)
+        if attempt is None:
+            return _Standing(request=request, refused=refused, last=last)
+        if attempt.completion is None and refused:
+            break  # a step that failed for good: the refusal before it stands
+        last, verdict = attempt, judge(attempt, work)
+        if attempt.completion is None or verdict.status is Status.OK:
+            return _Standing(request=request, refused=refused, last=last, verdict=verdict)
+        refused = (*refused, Refused(request=request, completion=attempt.completion, verdict=verdict))
+        request = climb(work.task.ladder, base, refused, work.spec)
+    return _Standing(request=base, refused=refused, last=last, verdict=verdict)
+
+
+def _find_ended(own: Sequence[PastAttempt], request: Request) -> PastAttempt | None:
+    """Return a record's last attempt at a request that ended in an answer or a permanent failure."""
+    mine = (a for a in own if a.request_key == request.request_key and a.is_ended)
+    ended = [a for a in mine if a.completion is not None or a.error_kind in PERMANENT]
     return ended[-1] if ended else None
 
 

@@ -11,6 +11,7 @@ from batch_assets.core.acceptance import Verdict, accept
 from batch_assets.core.attempts import ErrorKind, RetryMode, Status
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
+from batch_assets.core.ladder import Refused, climb
 from batch_assets.engines.base import Engine
 from batch_assets.runner.ask_queue import AskQueue
 from batch_assets.runner.early_stop import EarlyStop
@@ -237,7 +238,21 @@ class Runner:
             self._ledger.release(ask, answer)
             raise
         self._ledger.end(ask, verdict, engine_s, completion=answer)
+        if verdict.status is Status.INVALID and self._climb(ask, answer, verdict):
+            return
         self._settle(ask, verdict, is_shared=verdict.status is Status.OK)
+
+    def _climb(self, ask: Ask, answer: Completion, verdict: Verdict) -> bool:
+        """Queue the ladder's next step for a refused answer; False where the ladder ends."""
+        work = ask.partition.work
+        refused = Refused(request=ask.request, completion=answer, verdict=verdict)
+        following = climb(work.task.ladder, ask.base, (*ask.refused, refused), work.spec)
+        if following is None:
+            return False
+        self._queue.settle(ask, is_shared=False)
+        ask.climb(refused, following)
+        self._queue.add(ask)
+        return True
 
     def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:
         del self._live[ask]
@@ -251,19 +266,33 @@ class Runner:
                 self._queue.delay(ask, retry.backoff_s(ask.failed, self._rng, failure.retry_after_s))
                 self._outage.check(str(failure))
                 return
+        if ask.refused:  # there is an answer, and it is refused; that no better one could be had changes nothing
+            last = ask.refused[-1]
+            words = f"{last.verdict.error}; step {ask.request.step} of the ladder failed: {verdict.error}"[:500]
+            self._settle(
+                ask, replace(last.verdict, error=words), is_shared=False,
+                attempt_id=ask.refused_attempt_id, step=last.request.step,
+            )  # fmt: skip
+            return
         self._settle(ask, verdict, is_shared=not failure.is_passing)
 
-    def _settle(self, ask: Ask, verdict: Verdict, *, is_shared: bool) -> None:
-        """Give a record its row; its followers take the answer, or one of them asks next."""
+    def _settle(
+        self, ask: Ask, verdict: Verdict, *, is_shared: bool, attempt_id: str = "", step: int | None = None
+    ) -> None:
+        """Give a record its row; its followers take the answer, or one of them asks next.
+
+        Attempt and step are the present ones, unless an earlier one gave the verdict.
+        """
         self._early_stop.note_settled(ask, verdict)
-        self._add_result(ask.partition, self._row(ask, verdict, attempts=ask.attempt, attempt_id=ask.attempt_id))
+        row = self._row(ask, verdict, attempts=ask.attempt, attempt_id=attempt_id or ask.attempt_id)
+        self._add_result(ask.partition, row if step is None else replace(row, ladder_step=step))
         if verdict.status is Status.OK:
             self._ledger.remember(ask.request.request_key, verdict, ask.attempt_id)
         for follower in self._queue.settle(ask, is_shared=is_shared):
             self._share_answer(follower, verdict, ask.attempt_id)
 
     def _share_answer(self, ask: Ask, verdict: Verdict, attempt_id: str) -> None:
-        row = self._row(ask, verdict, attempts=0, attempt_id=attempt_id)
+        row = self._row(ask, verdict, attempts=ask.attempt - 1, attempt_id=attempt_id)
         self._add_result(ask.partition, replace(row, reused_from=attempt_id))
         ask.partition.tally.reused += 1
         self._tally.reused += 1
@@ -274,9 +303,10 @@ class Runner:
             ask.item_id,
             ask.input_hash,
             verdict,
-            request_key=ask.request.request_key,
+            request_key=ask.base.request_key,
             attempts=attempts,
             attempt_id=attempt_id,
+            ladder_step=ask.request.step,
         )
 
     def _add_result(self, partition: OpenPartition, result: Result) -> None:

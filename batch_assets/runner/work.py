@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batch_assets.core.identity import VariantSpec
+from batch_assets.core.ladder import Refused
 from batch_assets.core.records import Record
 from batch_assets.core.requests import Request
 from batch_assets.core.tasks import Task, Variant
@@ -13,7 +14,11 @@ from batch_assets.store.results import VariantKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionWork:
-    """One output partition to bring up to date. `read` yields its batch's records in chunks, the same each time."""
+    """One output partition to bring up to date. `read` yields its batch's records in chunks, the same each time.
+
+    With `fallback_for`, the key of another variant, the records are those that are quarantined there: their rows are
+    marked, and what is finished is that variant's fallback, not this one's partition.
+    """
 
     task: Task
     variant: Variant
@@ -22,6 +27,7 @@ class PartitionWork:
     fingerprint: str
     parts: Mapping[str, str]
     read: Callable[[], Iterator[Sequence[Record]]]
+    fallback_for: str | None = None
 
     @property
     def key(self) -> VariantKey:
@@ -66,17 +72,26 @@ class OpenPartition:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ask:
-    """A record that is to be asked. `followers` ask the same; they take the answer if it is `ok`."""
+    """A record that is to be asked. `followers` ask the same; they take the answer if it is `ok`.
+
+    `base` is the question as the variant asks it, `request` that of the present step of the ladder; `refused` are the
+    answers at the steps before, the last of them that of attempt `refused_attempt_id`.
+    """
 
     partition: OpenPartition
     item_id: str
     input_hash: str
+    base: Request
     request: Request
     attempts_before: int
     is_suspect: bool
+    refused: tuple[Refused, ...] = ()
+    refused_attempt_id: str = ""
     failed: int = 0
     charged: int = 0
     """Of the failed attempts, those that the record has to answer for."""
+    climbed: int = 0
+    """Steps of the ladder in this run."""
     attempt_id: str = ""
     started_at_share: float = 0.0
     followers: "list[Ask]" = field(default_factory=list["Ask"])
@@ -84,7 +99,19 @@ class Ask:
     @property
     def attempt(self) -> int:
         """The number of the present or next attempt."""
-        return self.attempts_before + self.failed + 1
+        return self.attempts_before + self.failed + self.climbed + 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the present or next attempt is the first of this run."""
+        return not self.failed and not self.climbed
+
+    def climb(self, refused: Refused, following: Request) -> None:
+        """Go on to the next step, since this one's answer was refused."""
+        self.refused = (*self.refused, refused)
+        self.refused_attempt_id = self.attempt_id
+        self.request = following
+        self.climbed += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
