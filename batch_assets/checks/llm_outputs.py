@@ -13,7 +13,7 @@ from batch_assets.planner import LLM_OUTPUTS
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork
-from batch_assets.store.results import load_foreign
+from batch_assets.store.results import load_foreign, own_rows
 from batch_assets.store.tables import results
 
 ACCOUNTED, KEYS_UNIQUE = "every_record_accounted", "keys_unique"
@@ -111,7 +111,4 @@ def _check_share(name: str, share: float, records: int, limit: float, limits: Th
 
 
 def _select_ids(work: PartitionWork) -> sa.Select[tuple[str]]:
-    c, key = results.c, work.key
-    return sa.select(c.item_id).where(
-        c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id, c.batch == work.batch
-    )
+    return sa.select(results.c.item_id).where(*own_rows(work.key), results.c.batch == work.batch)

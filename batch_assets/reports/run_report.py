@@ -16,7 +16,7 @@ class RunReport(BaseModel):
     """One per output partition.
 
     total       records of the batch that it owns: ok + invalid + error
-    repeated    attempts beyond the first of a record: retries, and what a killed run had in flight
+    repeated    attempts beyond the first of a record: retries, steps of the ladder, what a killed run had in flight
     reused      rows answered by an earlier attempt: equal requests, reverted prompts
     superseded  records that a later batch has taken over; not part of total
     seconds     the engine's busy time, shared among the requests in it (runner.share); reused rows cost none

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from batch_assets.store.results import VariantKey
+from batch_assets.store.results import VariantKey, own_rows
 from batch_assets.store.tables import attempts, batches, results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawFigures:
-    """Sums over a partition as it is now: the attempts at its rows' present requests, failed ones too.
+    """Sums over a partition as it is now: the attempts at its rows' present requests, failed ones and steps too.
 
     Attempts at an earlier prompt or text of the same records stay in llm_attempts and are not counted here. Attempts of
     unknown usage are counted apart: unknown is not 0.
@@ -36,7 +36,7 @@ class RawFigures:
 def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawFigures:
     """Return the raw figures of one output partition."""
     r, a = results.c, attempts.c
-    mine = (r.task == key.task, r.prompt_ver == key.prompt_ver, r.model_id == key.model_id, r.batch == batch)
+    mine = (*own_rows(key), r.batch == batch)
     by_status = dict(
         connection.execute(sa.select(r.status, sa.func.count()).where(*mine).group_by(r.status)).tuples().all()
     )
@@ -49,7 +49,7 @@ def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawF
         a.item_id == r.item_id,
         a.prompt_ver == r.prompt_ver,
         a.model_id == r.model_id,
-        a.request_key == r.request_key,
+        a.base_key == r.request_key,
     )
     tried = results.join(attempts, at_present)
     sums = connection.execute(
@@ -93,7 +93,7 @@ def load_failures(
 ) -> list[tuple[str, str, str, str]]:
     """Return the first results of a partition that are not `ok`: item_id, status, error_kind, error."""
     c = results.c
-    mine = (c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id, c.batch == batch)
+    mine = (*own_rows(key), c.batch == batch)
     query = sa.select(c.item_id, c.status, c.error_kind, c.error).where(*mine, c.status != "ok")
     rows = connection.execute(query.order_by(c.item_id).limit(limit)).tuples()
     return [(str(i), str(s), str(k), str(e or "")) for i, s, k, e in rows]

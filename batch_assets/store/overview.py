@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from batch_assets.store.results import VariantKey, own_rows
 from batch_assets.store.tables import attempts, item_owner, results, run_reports
 
 
@@ -26,7 +27,9 @@ def load_status(connection: sa.Connection, task: str, variants: Sequence[tuple[s
     c = results.c
     query = sa.select(c.prompt_ver, c.model_id, c.status, sa.func.count())
     rows = connection.execute(
-        query.where(c.task == task, c.batch.is_not(None)).group_by(c.prompt_ver, c.model_id, c.status)
+        query.where(c.task == task, c.batch.is_not(None), c.is_fallback.is_(False)).group_by(
+            c.prompt_ver, c.model_id, c.status
+        )
     ).tuples()
     found: dict[tuple[str, str], dict[str, int]] = {}
     for prompt_ver, model_id, status, count in rows:
@@ -47,7 +50,8 @@ def load_status(connection: sa.Connection, task: str, variants: Sequence[tuple[s
 
 def _count_pending(connection: sa.Connection, task: str, prompt_ver: str, model_id: str) -> int:
     o, r = item_owner.c, results.c
-    same = sa.and_(r.task == o.task, r.item_id == o.item_id, r.prompt_ver == prompt_ver, r.model_id == model_id)
+    key = VariantKey(task=task, prompt_ver=prompt_ver, model_id=model_id)
+    same = sa.and_(*own_rows(key), r.item_id == o.item_id)
     query = sa.select(sa.func.count()).select_from(item_owner.outerjoin(results, same))
     return connection.scalar(query.where(o.task == task, r.item_id.is_(None))) or 0
 

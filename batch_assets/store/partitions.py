@@ -11,7 +11,7 @@ from batch_assets.core.attempts import Status
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
-from batch_assets.store.results import VariantKey, of_variant
+from batch_assets.store.results import VariantKey, of_variant, own_rows
 from batch_assets.store.tables import batches, item_owner, partitions, results
 
 
@@ -105,7 +105,7 @@ def _summarise(connection: sa.Connection, key: VariantKey, batch: str) -> tuple[
     c = results.c
     rows = connection.execute(
         sa.select(c.item_id, c.status, c.payload, c.error_kind, c.reused_from)
-        .where(*of_variant(results, key), c.batch == batch)
+        .where(*own_rows(key), c.batch == batch)
         .order_by(c.item_id),
         execution_options={"yield_per": 5000},
     )

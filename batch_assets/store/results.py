@@ -241,6 +241,11 @@ def of_variant(table: sa.Table, key: VariantKey) -> tuple[sa.ColumnElement[bool]
     return (c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id)
 
 
+def own_rows(key: VariantKey) -> tuple[sa.ColumnElement[bool], ...]:
+    """Return the conditions that choose a variant's own results: not those made for another's quarantine."""
+    return (*of_variant(results, key), results.c.is_fallback.is_(False))
+
+
 def _kind(value: str | None) -> ErrorKind | None:
     return None if value is None else ErrorKind(value)
 

@@ -1,5 +1,6 @@
 """Invalid answers go up a ladder, step by step, and end in one state. On SQLite and PostgreSQL."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,6 @@ from batch_assets.runner.work import PartitionWork
 from batch_assets.store.database import Database
 from batch_assets.store.figures import load_figures
 
-FED_BACK = "Answer again: one JSON object that fits the schema, and nothing else."
-"""How a request that shows a refused answer ends: the text by which ScriptedEngine finds its script."""
-
 
 class LadderEngine(ScriptedEngine):
     """Takes its next step by the record's text, also where a refused answer was fed back."""
@@ -50,8 +48,6 @@ class LadderEngine(ScriptedEngine):
 
 
 def _without_feedback(request: Any) -> Any:
-    from dataclasses import replace
-
     users = [n for n, m in enumerate(request.messages) if m.role == "user"]
     return replace(request, messages=request.messages[: users[0] + 1])
 
