@@ -35,7 +35,7 @@ DAEMON_ALIVE_S = 60.0
 DEFINITIONS = "batch_assets.definitions"
 """The module that the webserver and the daemon load."""
 
-SOURCES_JOB, OUTPUTS_JOB, RESULTS_JOB = "sources", "outputs", "results"
+SOURCES_JOB, OUTPUTS_JOB, FALLBACKS_JOB, RESULTS_JOB = "sources", "outputs", "fallbacks", "results"
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's name of the runs that people and backfills start on assets."""
 TASK_TAG, LAUNCHED_BY_TAG = "batch_assets/task", "batch_assets/launched_by"
@@ -100,6 +100,7 @@ def find_in_flight(instance: DagsterInstance, task: Task, *, but: str = "") -> I
     found: dict[Step, set[str]] = {step: set() for step in Step}
     names = {
         job_name(task.name, SOURCES_JOB): Step.SOURCES,
+        job_name(task.name, FALLBACKS_JOB): Step.FALLBACKS,
         job_name(task.name, RESULTS_JOB): Step.RESULTS,
         **{job_name(task.name, OUTPUTS_JOB, m): Step.OUTPUTS for m in task.models},
     }
@@ -132,6 +133,7 @@ class Choice:
 
     unfrozen: tuple[BatchRef, ...] = ()
     needs: tuple[Need, ...] = ()
+    fallbacks: tuple[PartitionKey, ...] = ()
     outdated: tuple[PartitionKey, ...] = ()
     held: tuple[Failing, ...] = ()
     waiting: tuple[Failing, ...] = ()
@@ -141,7 +143,7 @@ class Choice:
     @property
     def is_empty(self) -> bool:
         """Say whether there is nothing to launch."""
-        return not (self.unfrozen or self.needs or self.outdated)
+        return not (self.unfrozen or self.needs or self.fallbacks or self.outdated)
 
     def tell(self) -> str:
         """Say in a line what is left and why."""
@@ -149,7 +151,7 @@ class Choice:
             f"{self.busy} partitions are at work or in the queue" if self.busy else "",
             f"waiting for {', '.join(self.unsettled[:SHOWN])} to be written" if self.unsettled else "",
             f"{len(self.waiting)} failed and are tried again later" if self.waiting else "",
-            _name(self.held, (Step.SOURCES, Step.OUTPUTS), "failed too often"),
+            _name(self.held, (Step.SOURCES, Step.OUTPUTS, Step.FALLBACKS), "failed too often"),
             _name(self.held, (Step.RESULTS,), "have results that a check holds back"),
         ]
         return "; ".join(w for w in words if w) or "nothing is missing or stale"
@@ -172,7 +174,8 @@ def choose(
 ) -> Choice:
     """Pass over what is busy, what has just failed, what failed too often, and (patient) files that are being written.
 
-    Output partitions of a batch that is to be frozen first are not among the needs: they come with the next look.
+    Output partitions of a batch that is to be frozen first are not among the needs: they come with the next look. The
+    fallback comes when no run makes outputs any more: the first model's engine has closed then.
     A partition's failures count for what was being made of it: a changed record, prompt or model starts anew. Those
     that failed least go first, so that one that takes its run down doesn't hold up the others.
     """
@@ -180,6 +183,11 @@ def choose(
     unsettled = [r.batch for r in plan.unfrozen if is_patient and not r.is_settled(now.timestamp())]
     unfrozen = [
         r for r in plan.unfrozen if r.batch not in unsettled and look.admits(Step.SOURCES, r.batch, r.stamp, budget)
+    ]
+    fallbacks = [
+        p
+        for p in plan.fallbacks
+        if not in_flight.is_asking and look.admits(Step.FALLBACKS, str(p), plan.fallback_fingerprints[p], budget)
     ]
     outdated = [p for p in plan.outdated if look.admits(Step.RESULTS, str(p), plan.versions[p], RESULTS_BUDGET)]
     to_freeze = {r.batch for r in plan.unfrozen}
@@ -193,6 +201,7 @@ def choose(
     return Choice(
         unfrozen=tuple(unfrozen),
         needs=tuple(needs),
+        fallbacks=tuple(fallbacks),
         outdated=tuple(outdated),
         held=tuple(look.held),
         waiting=tuple(look.waiting),
@@ -305,6 +314,16 @@ def plan_request(task: Task, *, run_key: str | None = None, **config: Any) -> dg
         run_key=run_key,
         job_name=PLAN_JOB,
         run_config=op_config(PLAN_JOB, {"task": task.name, "is_patient": True, **config}),
+        tags={TASK_TAG: task.name},
+    )
+
+
+def fallbacks_request(task: Task, partitions: Iterable[PartitionKey]) -> dg.RunRequest:
+    """Return the request of a run that asks the fallback model for what finished output partitions quarantined."""
+    job = job_name(task.name, FALLBACKS_JOB)
+    return dg.RunRequest(
+        job_name=job,
+        run_config=op_config(job, {"partitions": [str(p) for p in partitions]}),
         tags={TASK_TAG: task.name},
     )
 

@@ -62,7 +62,8 @@ def sync_partitions(task: Task, source: Source, instance: DagsterInstance, *, is
     not heard of Dagster lets any number of runs go, which then wait for a slot at a core each.
     """
     known_pools = instance.event_log_storage.get_concurrency_keys()
-    for pool in {model.pool for model in task.models.values()} - set(known_pools):
+    models = [*task.models.values(), *([task.fallback] if task.fallback else [])]
+    for pool in {model.pool for model in models} - set(known_pools):
         instance.event_log_storage.initialize_concurrency_limit_to_default(pool)
     _add(instance, f"{task.name}__{BATCH}", (ref.batch for ref in source.list_batches()))
     variants = f"{task.name}__{VARIANT}"

@@ -13,7 +13,7 @@ import polars as pl
 from dagster import DagsterInstance
 
 from batch_assets.core.attempts import RetryMode, Status
-from batch_assets.core.identity import VariantSpec, fingerprint
+from batch_assets.core.identity import VariantSpec, fallback_fingerprint, fingerprint, results_version
 from batch_assets.core.records import Record, input_hash
 from batch_assets.core.tasks import Task, Variant
 from batch_assets.partitions import PartitionKey
@@ -21,6 +21,7 @@ from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
 from batch_assets.store.batches import BatchState, content_of, load_batch, load_batches
+from batch_assets.store.fallbacks import FallbackState, load_fallback, load_fallbacks, load_quarantined
 from batch_assets.store.leases import load_live
 from batch_assets.store.partitions import PartitionState, load_partition, load_partitions
 from batch_assets.store.results import VariantKey, load_foreign, load_states
@@ -28,6 +29,7 @@ from batch_assets.store.results import VariantKey, load_foreign, load_states
 SOURCE_RECORDS = "source_records"
 VARIANT_SPECS = "variant_specs"
 LLM_OUTPUTS = "llm_outputs"
+FALLBACK_OUTPUTS = "fallback_outputs"
 VALIDATED_RESULTS = "validated_results"
 QUARANTINE = "quarantine"
 QA_SAMPLES = "qa_samples"
@@ -68,6 +70,10 @@ class Plan:
     unspecified: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     done: tuple[PartitionKey, ...] = ()
+    fallbacks: tuple[PartitionKey, ...] = ()
+    """Finished output partitions whose quarantined records the fallback model has yet to be asked, or told of."""
+    fallback_fingerprints: Mapping[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
+    """What the fallbacks are to become."""
     outdated: tuple[PartitionKey, ...] = ()
     """Finished output partitions whose results (validated_results and after) are of another version."""
     versions: Mapping[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
@@ -80,7 +86,7 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         """Say whether there is nothing to do at all."""
-        return not (self.unfrozen or self.unspecified or self.needs or self.outdated)
+        return not (self.unfrozen or self.unspecified or self.needs or self.fallbacks or self.outdated)
 
     @property
     def to_ask(self) -> int:
@@ -143,7 +149,10 @@ class _Findings:
     touched: list[BatchRef] = field(default_factory=list[BatchRef])
     needs: list[Need] = field(default_factory=list[Need])
     done: list[PartitionKey] = field(default_factory=list[PartitionKey])
-    outdated: dict[PartitionKey, PartitionState] = field(default_factory=dict[PartitionKey, PartitionState])
+    fallbacks: dict[PartitionKey, str] = field(default_factory=dict[PartitionKey, str])
+    outdated: dict[PartitionKey, tuple[PartitionState, str]] = field(
+        default_factory=dict[PartitionKey, tuple[PartitionState, str]]
+    )
     set_aside: dict[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
 
     def note(self, batch: _Batch) -> None:
@@ -173,8 +182,10 @@ def make_plan(
     with platform.database.read() as connection:
         frozen = load_batches(connection, task.name)
         finished = load_partitions(connection, task.name)
+        fallen_back = load_fallbacks(connection, task.name)
         leased = load_live(connection, task.name)
-    stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
+    followed = (FALLBACK_OUTPUTS,) if task.fallbacks else ()
+    stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *followed, *RESULT_ASSETS)}
     specs = {key: platform.spec(task, key) for key in task.variants if selection.has_variant(key)}
     found = _Findings()
     # One by one: a batch's records are many.
@@ -190,8 +201,14 @@ def make_plan(
                 found.needs.append(replace(need, leased_by=leased.get((batch.name, key))))
                 continue
             found.done.append(partition)
-            if state and any(stamped[name].get(str(partition)) != state.data_version for name in RESULT_ASSETS):
-                found.outdated[partition] = state
+            if state is None:
+                continue
+            fallback = find_fallback(task, platform, state, fallen_back.get((batch.name, key)))
+            if fallback and stamped[FALLBACK_OUTPUTS].get(str(partition)) != fallback.data_version:
+                found.fallbacks[partition] = fallback.fingerprint
+            version = fallback.results_version(state) if fallback else state.data_version
+            if any(stamped[name].get(str(partition)) != version for name in RESULT_ASSETS):
+                found.outdated[partition] = state, version
     specified = load_versions(instance, task, VARIANT_SPECS)
     order = list(specs)
     return Plan(
@@ -202,11 +219,48 @@ def make_plan(
         # By variant: a prompt's common beginning is then computed once and kept by the engine's cache.
         needs=tuple(sorted(found.needs, key=lambda n: order.index(n.partition.variant))),
         done=tuple(found.done),
+        fallbacks=tuple(found.fallbacks),
+        fallback_fingerprints=found.fallbacks,
         outdated=tuple(found.outdated),
-        versions={p: state.data_version for p, state in found.outdated.items()},
-        outdated_since=min((state.finished_at for state in found.outdated.values()), default=None),
+        versions={p: version for p, (_, version) in found.outdated.items()},
+        outdated_since=min((state.finished_at for state, _ in found.outdated.values()), default=None),
         set_aside=found.set_aside,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What the fallback of a finished output partition is to be made of, and its state if it is so made."""
+
+    fingerprint: str
+    state: FallbackState | None
+
+    @property
+    def data_version(self) -> str:
+        """Its data version; empty while it isn't made."""
+        return self.state.data_version if self.state else ""
+
+    def results_version(self, output: PartitionState) -> str:
+        """Return the data version of what follows: the output's own until the fallback is made."""
+        return results_version(output.data_version, self.data_version) if self.state else output.data_version
+
+
+def find_fallback(
+    task: Task, platform: Platform, output: PartitionState, made: FallbackState | None
+) -> Fallback | None:
+    """Return the fallback of an output partition; None where its variant has none. `made`: as the store has it."""
+    other = task.fallbacks.get(output.variant)
+    if other is None:
+        return None
+    wanted = fallback_fingerprint(output.data_version, platform.spec(task, other.key))
+    return Fallback(fingerprint=wanted, state=made if made and made.fingerprint == wanted else None)
+
+
+def look_up_fallback(task: Task, platform: Platform, output: PartitionState) -> Fallback | None:
+    """Return the fallback of an output partition as it is now; None where its variant has none."""
+    with platform.database.read() as connection:
+        made = load_fallback(connection, task.name, output.batch, output.variant)
+    return find_fallback(task, platform, output, made)
 
 
 RESULT_ASSETS = (VALIDATED_RESULTS, QUARANTINE, QA_SAMPLES, RUN_REPORTS)
@@ -253,6 +307,27 @@ def build_work(task: Task, platform: Platform, partition: PartitionKey) -> Parti
         parts={"source": state.content, **spec.parts},
         read=read,
     )
+
+
+def build_fallback_work(task: Task, platform: Platform, partition: PartitionKey) -> PartitionWork | None:
+    """Return the work on the fallback of one output partition; None where that isn't up to date or has no fallback."""
+    other, own = task.fallbacks.get(partition.variant), build_work(task, platform, partition)
+    state = is_current(platform, own) if own else None
+    if other is None or own is None or state is None:
+        return None
+    spec = platform.spec(task, other.key)
+
+    def read() -> Iterator[Sequence[Record]]:
+        with platform.database.read() as connection:
+            quarantined = load_quarantined(connection, own.key, own.batch)
+        for records in own.read() if quarantined else ():
+            if chosen := [r for r in records if r.item_id in quarantined]:
+                yield chosen
+
+    return replace(
+        own, variant=other, spec=spec, read=read, fallback_for=own.variant, parts={},
+        fingerprint=fallback_fingerprint(state.data_version, spec),
+    )  # fmt: skip
 
 
 def is_current(platform: Platform, work: PartitionWork) -> PartitionState | None:
@@ -389,6 +464,6 @@ def _count_records(
                     counts["stale"] += 1
                 elif retry.selects(state.status, state.error_kind):
                     counts["retried"] += 1
-                elif state.accept_spec != spec.accept_spec:
+                elif state.accept_spec != spec.accept_spec or state.is_fallback:
                     counts["rejudged"] += 1
     return counts

@@ -88,7 +88,7 @@ class Platform:
 
     def spec(self, task: Task, variant: str) -> VariantSpec:
         """Return the identity of a variant. ConfigError where the task has no such variant."""
-        found = task.variants.get(variant)
+        found = task.find_variant(variant)
         if found is None:
             raise ConfigError(f"task {task.name} has no variant {variant!r}; it has {', '.join(task.variants)}")
         key = (task.name, variant)

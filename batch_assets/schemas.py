@@ -20,7 +20,10 @@ def source_records_schema(fields: tuple[str, ...]) -> pa.DataFrameSchema:
 
 
 def validated_results_schema(output: type[BaseModel]) -> pa.DataFrameSchema:
-    """Return the contract of a `validated_results` frame: one row per `ok` result, the answer's fields as columns."""
+    """Return the contract of a `validated_results` frame: one row per `ok` result, the answer's fields as columns.
+
+    `is_fallback` marks answers of the task's fallback model, which `model_id` names, to records quarantined here.
+    """
     return pa.DataFrameSchema(
         {
             "item_id": pa.Column(pl.String, [pa.Check.str_matches(r"\S")], unique=True),
@@ -30,6 +33,7 @@ def validated_results_schema(output: type[BaseModel]) -> pa.DataFrameSchema:
             **{name: pa.Column(dtype, nullable=True) for name, dtype in answer_columns(output).items()},
             "attempts": pa.Column(pl.Int64, [pa.Check.ge(0)]),
             "is_reused": pa.Column(pl.Boolean),
+            "is_fallback": pa.Column(pl.Boolean),
             "updated_at": pa.Column(pl.Datetime("us", "UTC")),
         },
         strict=True,

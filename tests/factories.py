@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from batch_assets.assets import llm_outputs
 from batch_assets.assets.events import Stamp, to_events
+from batch_assets.assets.fallback_outputs import fall_back
 from batch_assets.assets.llm_outputs import produce
 from batch_assets.assets.results import follow
 from batch_assets.assets.source_records import freeze
@@ -476,9 +477,18 @@ class Stage:
         return make_plan(task, self.source, self._look_again(), self.instance, **options)
 
     def run(
-        self, task: Task, engine: ScriptedEngine | None = None, *, retry: RetryMode = RetryMode.NONE, **selection: str
+        self,
+        task: Task,
+        engine: ScriptedEngine | None = None,
+        *,
+        fallback: ScriptedEngine | None = None,
+        retry: RetryMode = RetryMode.NONE,
+        **selection: str,
     ) -> ScriptedEngine:
-        """Bring the task up to date once; return the engine, which counted the requests."""
+        """Bring the task up to date once; return the engine, which counted the requests.
+
+        The fallback model is asked only where there is an engine for it.
+        """
         engine = engine or ScriptedEngine()
         platform = self._look_again()
         self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
@@ -490,6 +500,10 @@ class Stage:
         partitions = [n.partition for n in plan.needs if n.leased_by is None]
         stamps = produce(task, platform, partitions, [], run_id=run_id, retry=retry, total=0, log=lambda _line: None)
         self._report(task, stamps)
+        if fallback is not None:
+            self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: fallback)
+            wanted = self.plan(task, selection=Selection.of(**selection)).fallbacks
+            self._report(task, fall_back(task, platform, wanted, run_id=run_id, log=lambda _line: None))
         after = self.plan(task, selection=Selection.of(**selection))
         self._report(task, follow(task, platform, after.outdated, [], [], run_id=run_id))
         return engine

@@ -1,6 +1,6 @@
 """llm_outputs [batch × variant]: every record of a batch asked of a variant, each with one row in the store."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
@@ -12,7 +12,6 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
-from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
 from batch_assets.launches import PLAN_JOB
 from batch_assets.partitions import (
@@ -149,24 +148,11 @@ def produce(
         mine = [p for p in (*partitions, *ready) if task.variants[p.variant].model.model_id == model.model_id]
         if not mine:
             continue
-        engine = build_engine(model, platform.settings.cache_dir)
-        count = total or _count_records(platform, task, mine)
-
-        def make_runner(
-            observe: Observer, engine: Engine = engine, model: ModelEntry = model, count: int = count
-        ) -> Runner:
-            options = RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s)
-            return Runner(
-                platform.database, engine, options, run_id=run_id, retry=retry, total=count, observer=observe
-            )  # fmt: skip
-
-        outcomes = drive_with_restarts(
-            make_runner,
-            (_find_work(task, platform, p) for p in mine),
-            is_restartable=engine.is_restartable,
-            observer=_watch(platform, log, counts_all=not total),
-            log=log,
-        )
+        outcomes = ask(
+            platform, model, (_find_work(task, platform, p) for p in mine),
+            run_id=run_id, retry=retry, total=total or _count_records(platform, task, mine),
+            observer=watch(platform, log, counts_all=not total), log=log,
+        )  # fmt: skip
         for outcome in outcomes:
             if outcome.leased_by is not None:
                 if PartitionKey(outcome.work.batch, outcome.work.variant.key) not in ready:
@@ -175,6 +161,29 @@ def produce(
                 yield stamp_outcome(platform, outcome, model, checks)
     if leased:
         raise PartitionLeased("; ".join(leased))
+
+
+def ask(
+    platform: Platform,
+    model: ModelEntry,
+    works: Iterable[PartitionWork],
+    *,
+    run_id: str,
+    retry: RetryMode,
+    total: int,
+    observer: Observer,
+    log: Callable[[str], object],
+) -> Iterator[PartitionOutcome]:
+    """Bring partitions of one model up to date with one engine start; yield each when it is finished."""
+    engine = build_engine(model, platform.settings.cache_dir)
+    options = RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s)
+
+    def make_runner(observe: Observer) -> Runner:
+        return Runner(platform.database, engine, options, run_id=run_id, retry=retry, total=total, observer=observe)
+
+    return drive_with_restarts(
+        make_runner, works, is_restartable=engine.is_restartable, observer=observer, log=log
+    )  # fmt: skip
 
 
 def _find_work(task: Task, platform: Platform, partition: PartitionKey) -> PartitionWork:
@@ -251,7 +260,7 @@ def _count_records(platform: Platform, task: Task, partitions: Sequence[Partitio
     return sum(frozen[p.batch].records for p in partitions if p.batch in frozen)
 
 
-def _watch(platform: Platform, log: Callable[[str], object], *, counts_all: bool) -> Observer:
+def watch(platform: Platform, log: Callable[[str], object], *, counts_all: bool) -> Observer:
     """Return an observer that writes into the run's log, and tells the platform's observer if there is one."""
     lines = ProgressLog(log)
 

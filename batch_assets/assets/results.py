@@ -19,6 +19,7 @@ from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
 from batch_assets.planner import (
+    FALLBACK_OUTPUTS,
     LLM_OUTPUTS,
     QA_SAMPLES,
     QUARANTINE,
@@ -28,6 +29,7 @@ from batch_assets.planner import (
     asset_key,
     build_work,
     is_current,
+    look_up_fallback,
 )
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import PLATFORM, Platform
@@ -98,13 +100,18 @@ _ASSETS = (
 def _spec(task: Task, name: str, upstream: str, words: str, kinds: Set[str]) -> dg.AssetSpec:
     return dg.AssetSpec(
         asset_key(task, name),
-        deps=[asset_key(task, upstream)],
+        deps=[asset_key(task, name) for name in _list_upstream(task, upstream)],
         skippable=True,
         group_name=task.name,
         owners=list(task.owners),
         kinds=set(kinds),
         description=words,
     )
+
+
+def _list_upstream(task: Task, upstream: str) -> Sequence[str]:
+    """Return the assets that one of ours is made from: what is made of the outputs is made of the fallback's too."""
+    return [LLM_OUTPUTS, FALLBACK_OUTPUTS] if task.fallbacks and upstream == LLM_OUTPUTS else [upstream]
 
 
 def follow(
@@ -129,18 +136,19 @@ def follow(
         if work is None or state is None:
             refused.append(f"{partition}: llm_outputs is not up to date")
             continue
+        fallback = look_up_fallback(task, platform, state)
+        version = fallback.results_version(state) if fallback else state.data_version
         report = report_on(platform, work, work.variant.model)
         failed = [f.name for f in (gate(platform, work, report) for gate in gates) if not f.passed]
         if not failed:
-            stamps = list(_make(platform, work, report, state.data_version, checks))
+            stamps = list(_make(platform, work, report, version, checks))
             failed = [f"{s.asset}.{f.name}" for s in stamps for f in s.findings if f.is_blocking and not f.passed]
             yield from (s for s in stamps if s.asset in selected)
         with platform.database.write() as connection:
             if failed:
                 why = f"{', '.join(failed)} fails"
                 refused.append(f"{partition}: {why}")
-                key, version = str(partition), state.data_version
-                count_failure(connection, task.name, Step.RESULTS, key, version, run_id, why)
+                count_failure(connection, task.name, Step.RESULTS, str(partition), version, run_id, why)
             else:
                 clear_failures(connection, task.name, Step.RESULTS, [str(partition)])
     if refused:
@@ -153,7 +161,8 @@ def _make(
     partition = str(PartitionKey(work.batch, work.variant.key))
     made = validate(platform, work)
     findings = [check(platform, work, made) for check in checks]
-    report = report.model_copy(update={"labels": made.labels})
+    fallback_ok = made.frame.height - made.own.height
+    report = report.model_copy(update={"labels": made.labels, "fallback_ok": fallback_ok})
     validated = Stamp(
         asset=VALIDATED_RESULTS,
         partition=partition,
@@ -166,13 +175,14 @@ def _make(
         return
     path = platform.frames.write(made.frame, work.task.name, VALIDATED_RESULTS, work.batch, work.variant.key)
     yield replace(validated, metadata={"rows": made.frame.height, "frame": dg.MetadataValue.path(str(path))})
-    sampled = write_qa_samples(platform, work, made.frame)
+    sampled = write_qa_samples(platform, work, made.own)
     write_run_report(platform, work, report, version)
     with platform.database.read() as connection:
         failures = load_failures(connection, work.key, work.batch, SHOWN)
     by_asset: dict[str, dict[str, Any]] = {
         QUARANTINE: {
-            "rows": report.invalid + report.error,
+            "rows": report.invalid + report.error - fallback_ok,
+            **({"answered_by_fallback": fallback_ok} if work.task.fallbacks else {}),
             "reasons": dg.MetadataValue.json(report.error_kinds),
             "first_failures": tabulate_failures(failures),
         },

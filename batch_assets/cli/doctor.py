@@ -53,7 +53,9 @@ def _examine() -> list[Finding]:
     found += guard("models", read_models)
     secrets = list_secrets(settings, models)
     project, broken = load_tasks(settings)
-    used = {m for task, _ in project.tasks.values() for m in task.models} if project else set(models)
+    tasks = [task for task, _ in project.tasks.values()] if project else []
+    fallbacks = {task.fallback.model_id for task in tasks if task.fallback}
+    used = fallbacks.union(*(task.models for task in tasks)) if project else set(models)
     found += guard("models", lambda: probe_models(settings, models, used, secrets), secrets)
     in_store = guard("store", lambda: probe_store(settings), secrets)
 

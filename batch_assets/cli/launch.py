@@ -16,6 +16,7 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     COMMAND_LINE,
+    FALLBACKS_JOB,
     LAUNCHED_BY_TAG,
     OUTPUTS_JOB,
     RESULTS_JOB,
@@ -56,6 +57,8 @@ class RunSummary:
     seconds: float = 0.0
     requests_sent: int = 0
     tally: Tally = field(default_factory=Tally)
+    fallback: Tally = field(default_factory=Tally)
+    """What the fallback model was asked in this run."""
     partitions_done: int = 0
     partitions: list[PartitionKey] = field(default_factory=list[PartitionKey])
     passed_over: list[Need] = field(default_factory=list[Need])
@@ -66,7 +69,7 @@ class RunSummary:
 
 
 class Launcher:
-    """Runs a task's jobs one after another: sources, outputs by model, results."""
+    """Runs a task's jobs one after another: sources, outputs by model, the fallback, results."""
 
     def __init__(self, project: Project, platform: Platform, instance: DagsterInstance, say: Say) -> None:
         self._project = project
@@ -96,6 +99,7 @@ class Launcher:
         for model in task.models.values():
             mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
             self._ask(task, model, mine, retry, summary)
+        self._fall_back(task, source, selection, plan, summary)
         self._follow(task, source, selection, plan, needs, summary)
         summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
         summary.partitions_done = len(plan.done)
@@ -124,7 +128,24 @@ class Launcher:
             self._execute(job_name(task.name, OUTPUTS_JOB, model.model_id), config, summary)
         finally:
             summary.tally.add(self._tally)
-            summary.requests_sent = summary.tally.sent
+            summary.requests_sent += self._tally.sent
+
+    def _fall_back(self, task: Task, source: Source, selection: Selection, plan: Plan, summary: RunSummary) -> None:
+        """Ask the fallback model for what is quarantined, now that the engines before it have closed."""
+        if task.fallback is None:
+            return
+        if plan.needs:
+            plan = make_plan(task, source, self._platform, self._instance, selection=selection)
+        if not plan.fallbacks:
+            return
+        self._wait_for_pool(task.fallback.pool)
+        self._tally = Tally()
+        try:
+            config = {"partitions": [str(p) for p in plan.fallbacks]}
+            self._execute(job_name(task.name, FALLBACKS_JOB), config, summary)
+        finally:
+            summary.fallback.add(self._tally)
+            summary.requests_sent += self._tally.sent
 
     def _wait_for_pool(self, pool: str) -> None:
         """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""
@@ -140,7 +161,7 @@ class Launcher:
     def _follow(
         self, task: Task, source: Source, selection: Selection, plan: Plan, needs: Sequence[Need], summary: RunSummary
     ) -> None:
-        if needs:
+        if needs or summary.run_ids:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection)
         finished = {n.partition for n in needs} & set(plan.done)
         partitions = sorted({*plan.outdated, *finished})

@@ -32,6 +32,7 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
         "batches_to_freeze": [r.batch for r in plan.unfrozen],
         "records_to_ask": plan.to_ask,
         "done": [str(p) for p in plan.done],
+        "fallbacks_to_ask": [str(p) for p in plan.fallbacks],
         "results_to_make": [str(p) for p in plan.outdated],
         "set_aside": {batch: [list(line) for line in lines] for batch, lines in plan.set_aside.items()},
         "failed_too_often": [
@@ -82,6 +83,7 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
     console.print(
         f"{len(plan.needs)} partitions to do, {len(plan.done)} up to date; {plan.to_ask} records to ask, "
         f"{len(plan.unfrozen)} batches to freeze, results of {len(plan.outdated)} more partitions to make"
+        + (f", the fallback of {len(plan.fallbacks)} to ask" if plan.fallbacks else "")
     )
 
 
@@ -134,8 +136,10 @@ def _total_lines(figures: Sequence[Mapping[str, Any]]) -> list[str]:
             kinds[kind] = kinds.get(kind, 0) + n
     why = f" ({', '.join(f'{n} {k}' for k, n in sorted(kinds.items()))})" if kinds else ""
     unknown = f", of {t['unknown_usage']} attempts unknown" if t["unknown_usage"] else ""
+    answered = sum(f.get("fallback_ok", 0) for f in figures)
+    fallback = f"; {answered} of these answered by the fallback" if answered else ""
     return [
-        f"{t['total']} results: {t['ok']} ok, {t['invalid']} invalid, {t['error']} error{why}",
+        f"{t['total']} results: {t['ok']} ok, {t['invalid']} invalid, {t['error']} error{why}{fallback}",
         f"{t['reused']} reused, {t['repeated']} repeated, {t['superseded']} superseded; "
         f"tokens: {t['prompt_tokens']} in, {t['completion_tokens']} out{unknown}; "
         f"engine: {t['seconds']:.0f} s, cost {t['cost']:.4f}",
@@ -161,6 +165,7 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
     return {
         "task": summary.task,
         "requests_sent": summary.requests_sent,
+        "fallback": {name: getattr(summary.fallback, name) for name in ("sent", "ok", "invalid", "error")},
         "seconds": round(summary.seconds, 3),
         "run_ids": summary.run_ids,
         "failed_checks": [
@@ -205,7 +210,9 @@ def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
     for row in rows:
         reason = f" {row['error_kind']}: {row['error']}" if row["error_kind"] else ""
         variant = f"{row['prompt_ver']}--{row['model_id']}"
-        yield f"{item_id} {variant} in batch {row['batch']}: {row['status']}{reason}"
+        step = f" at step {row['ladder_step']} of the ladder" if row["ladder_step"] else ""
+        marked = " (fallback for another variant)" if row["is_fallback"] else ""
+        yield f"{item_id} {variant} in batch {row['batch']}: {row['status']}{step}{marked}{reason}"
         reused = f" (answer of attempt {row['reused_from']})" if row["reused_from"] else ""
         yield f"  answer {json.dumps(row['payload'], ensure_ascii=False)}{reused}"
         at = f"{row['updated_at']:%Y-%m-%d %H:%M:%S} UTC"
@@ -219,7 +226,8 @@ def _attempt_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         tokens = f", {a['prompt_tokens']}+{a['completion_tokens']} tokens" if a["prompt_tokens"] is not None else ""
         variant = f"{a['prompt_ver']}--{a['model_id']}"
         at = f"{a['started_at']:%Y-%m-%d %H:%M:%S}"
-        yield f"  attempt {a['attempt']} of {variant} at {at}: {end}{latency}{tokens}, key {a['request_key']}"
+        step = f", step {a['ladder_step']}" if a["ladder_step"] else ""
+        yield f"  attempt {a['attempt']}{step} of {variant} at {at}: {end}{latency}{tokens}, key {a['request_key']}"
         if a["completion"] is not None:
             yield f"    {a['finish_reason']}: {a['completion']}"
         elif a["error"]:

@@ -10,6 +10,7 @@ import dagster as dg
 from pydantic import Field
 
 from batch_assets.assets.events import Stamp, to_events
+from batch_assets.assets.fallback_outputs import fall_back
 from batch_assets.assets.llm_outputs import OutputCheck, parse_retry, produce
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.assets.results import ResultCheck, follow
@@ -19,7 +20,15 @@ from batch_assets.core.errors import NotReadyError
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.event_log import keep_event_log_open
-from batch_assets.launches import OUTPUTS_JOB, RESULTS_JOB, SOURCES_JOB, check_job_names, job_name, op_name
+from batch_assets.launches import (
+    FALLBACKS_JOB,
+    OUTPUTS_JOB,
+    RESULTS_JOB,
+    SOURCES_JOB,
+    check_job_names,
+    job_name,
+    op_name,
+)
 from batch_assets.partitions import parse_partition_key
 from batch_assets.planner import RESULT_ASSETS
 from batch_assets.resources import PLATFORM, Platform
@@ -42,6 +51,12 @@ class OutputsJobConfig(dg.Config):
     partitions: list[str] = Field(description="Output partitions, <batch>|<prompt_ver>--<model_id>.")
     retry: str = Field("none", description="Ask again although nothing changed: none, errors, failed or all.")
     total: int = Field(0, ge=0, description="Records to do, for the progress; 0: as many as the batches have.")
+
+
+class FallbacksConfig(dg.Config):
+    """Finished output partitions, `<batch>|<variant>`, whose quarantined records the fallback model is to be asked."""
+
+    partitions: list[str] = Field(description="Finished output partitions, <batch>|<prompt_ver>--<model_id>.")
 
 
 class ResultsConfig(dg.Config):
@@ -97,6 +112,7 @@ def build_launch_jobs(
         _build_job(job_name(task.name, SOURCES_JOB), sources_op, freezes),
         _build_job(job_name(task.name, RESULTS_JOB), results_op, follows),
         *(_build_outputs_job(task, model, output_checks) for model in task.models.values()),
+        *([_build_fallbacks_job(task, task.fallback)] if task.fallback else []),
     ]
 
 
@@ -126,6 +142,31 @@ def _build_outputs_job(task: Task, model: ModelEntry, checks: Sequence[OutputChe
         "that, with one engine start for all of them."
     )
     return _build_job(name, outputs_op, words)
+
+
+def _build_fallbacks_job(task: Task, model: ModelEntry) -> dg.JobDefinition:
+    name = job_name(task.name, FALLBACKS_JOB)
+
+    @dg.op(
+        name=op_name(name),
+        out=dg.Out(dg.Nothing),
+        required_resource_keys={PLATFORM},
+        pool=model.pool,
+        tags=model.op_tags,
+    )
+    def fallbacks_op(context: dg.OpExecutionContext, config: FallbacksConfig) -> Iterator[Any]:
+        platform: Platform = getattr(context.resources, PLATFORM)
+        partitions = [parse_partition_key(p) for p in config.partitions]
+        stamps = fall_back(task, platform, partitions, run_id=context.run.run_id, log=context.log.info)
+        with outlast_lost_store(context, platform):
+            yield from report(task, context, stamps)
+        yield dg.Output(None)
+
+    words = (
+        f"Asks {model.model_id}, the fallback of {task.name}, for the records that the listed output partitions have "
+        "quarantined, and for no others."
+    )
+    return _build_job(name, fallbacks_op, words)
 
 
 def _build_job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefinition:

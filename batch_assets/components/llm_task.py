@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import BaseModel
 
+from batch_assets.assets.fallback_outputs import build_fallback_outputs
 from batch_assets.assets.llm_outputs import build_llm_outputs
 from batch_assets.assets.results import build_results
 from batch_assets.assets.source_records import build_source_records
@@ -18,6 +19,7 @@ from batch_assets.checks import validated_results as result_checks
 from batch_assets.components.launch_jobs import build_launch_jobs
 from batch_assets.components.plan_job import Plannable
 from batch_assets.components.yaml_fields import (
+    LadderField,
     NightlyField,
     RetryField,
     ThresholdsField,
@@ -25,7 +27,7 @@ from batch_assets.components.yaml_fields import (
     resolve_rules,
     resolve_source,
 )
-from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.models import load_models
 from batch_assets.core.names import check_task_name
@@ -49,7 +51,9 @@ class LlmTask(dg.Component, dg.Resolvable):
     {table, url_env, key, cursor, …} as SqlSource has it, and `output` and `rules` are dotted names.
 
     `prompts` is a folder of prompt files and `models` names entries of models.yaml; both are taken from the task's
-    folder and the one above it. Everything wrong with them is a ConfigError when the definitions load.
+    folder and the one above it. `ladder` says how an invalid answer is asked again, and `fallback` names the model
+    that is asked for what is quarantined in the end. Everything wrong with them is a ConfigError when the definitions
+    load.
     """
 
     name: str
@@ -62,6 +66,8 @@ class LlmTask(dg.Component, dg.Resolvable):
     required_fields: Sequence[str] = ()
     thresholds: ThresholdsField = Thresholds()
     retry: RetryField = RetryPolicy()
+    ladder: LadderField = Ladder()
+    fallback: str = ""
     nightly: NightlyField = Nightly()
     qa_sample_size: int = 50
     description: str = ""
@@ -84,12 +90,13 @@ class LlmTask(dg.Component, dg.Resolvable):
             if columns is not None:
                 check_fields(prompt, columns)
         entries = load_models(folder.parent / "models.yaml")
-        unknown = [m for m in self.models if m not in entries]
+        named = [*self.models, *([self.fallback] if self.fallback else [])]
+        unknown = [m for m in named if m not in entries]
         if unknown or not self.models:
             raise ConfigError(f"task {self.name}: models: {unknown or 'none'}; models.yaml has {', '.join(entries)}")
         models = {m: entries[m] for m in self.models}
-        for entry in models.values():
-            check_entry(entry)
+        for name in named:
+            check_entry(entries[name])
         task = Task(
             name=self.name,
             output=self.output,
@@ -100,6 +107,8 @@ class LlmTask(dg.Component, dg.Resolvable):
             required_fields=tuple(self.required_fields),
             thresholds=self.thresholds,
             retry=self.retry,
+            ladder=self.ladder,
+            fallback=entries[self.fallback] if self.fallback else None,
             nightly=self.nightly,
             qa_sample_size=self.qa_sample_size,
             description=self.description,
@@ -122,6 +131,7 @@ class LlmTask(dg.Component, dg.Resolvable):
                 build_source_records(task, source, source_specs, on_source),
                 build_variant_specs(task),
                 build_llm_outputs(task, output_specs, on_outputs),
+                *([build_fallback_outputs(task, task.fallback)] if task.fallback else []),
                 build_results(task, result_specs, on_results, gates),
             ],
             jobs=build_launch_jobs(

@@ -18,6 +18,7 @@ from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     FAILURE_BUDGET,
+    FALLBACKS_JOB,
     LAUNCHED_BY_TAG,
     OUTPUTS_JOB,
     PLAN_JOB,
@@ -173,6 +174,9 @@ class _Planning:
                 self._log(f"{job}: its last runs failed; {len(mine)} partitions wait until {rest_until:%H:%M:%S} UTC")
             elif mine:
                 yield job, {"partitions": [str(n.partition) for n in mine], "retry": self._retry.value}
+        if choice.fallbacks and not needs:
+            fallbacks = choice.fallbacks[: self._config.max_partitions or None]
+            yield job_name(self._task.name, FALLBACKS_JOB), {"partitions": [str(p) for p in fallbacks]}
 
     def _choose(self) -> tuple[Plan, Choice]:
         plan = make_plan(

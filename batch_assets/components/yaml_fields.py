@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.tasks import Nightly, Rule, Thresholds
 from batch_assets.sources.base import Source, StreamSource
@@ -79,6 +79,11 @@ def resolve_retry(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> R
     return _validate(RetryPolicy, value, "retry")
 
 
+def resolve_ladder(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Ladder:
+    """Read `{steps: 2, …}`."""
+    return _validate(Ladder, value, "ladder")
+
+
 def resolve_nightly(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Nightly:
     """Read `{at: "02:00", timezone: Europe/Berlin}`."""
     return _validate(Nightly, value, "nightly")
@@ -103,9 +108,11 @@ def _validate(model: type[M], value: Mapping[str, Any], field: str) -> M:
 if TYPE_CHECKING:
     ThresholdsField = Thresholds
     RetryField = RetryPolicy
+    LadderField = Ladder
     NightlyField = Nightly
 else:
     # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even where a resolver is given for it.
     ThresholdsField = Annotated[Any, dg.Resolver(resolve_thresholds, model_field_type=dict[str, Any])]
     RetryField = Annotated[Any, dg.Resolver(resolve_retry, model_field_type=dict[str, Any])]
+    LadderField = Annotated[Any, dg.Resolver(resolve_ladder, model_field_type=dict[str, Any])]
     NightlyField = Annotated[Any, dg.Resolver(resolve_nightly, model_field_type=dict[str, Any])]

@@ -79,6 +79,17 @@ def fingerprint(batch_content: str, spec: VariantSpec) -> str:
     return digest({"batch": batch_content, "request_spec": spec.request_spec, "accept_spec": spec.accept_spec})
 
 
+def fallback_fingerprint(output_version: str, spec: VariantSpec) -> str:
+    """Return what a partition's fallback must have been made of: the output's data version, the fallback's identity."""
+    return digest({"output": output_version, "request_spec": spec.request_spec, "accept_spec": spec.accept_spec})
+
+
+def results_version(output_version: str, fallback_version: str) -> str:
+    """Return the data version of what follows an output and its fallback, `<fingerprint>.<content>` as well."""
+    own, _, content = output_version.partition(".")
+    return data_version(own, digest({"output": content, "fallback": fallback_version}))
+
+
 def data_version(partition_fingerprint: str, content: str) -> str:
     """Return Dagster's data version of a partition, `<fingerprint>.<content>`: 49 characters, within a tag's 63."""
     return f"{partition_fingerprint}.{content}"

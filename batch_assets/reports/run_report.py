@@ -20,6 +20,7 @@ class RunReport(BaseModel):
     reused      rows answered by an earlier attempt: equal requests, reverted prompts
     superseded  records that a later batch has taken over; not part of total
     seconds     the engine's busy time, shared among the requests in it (runner.share); reused rows cost none
+    fallback_ok records that are not ok here and were answered by the task's fallback model; not part of ok
     labels      accepted answers by categorical field and label; known once validated_results is made
     """
 
@@ -44,6 +45,7 @@ class RunReport(BaseModel):
     cost: Annotated[float, Field(ge=0)]
     latency_p50_s: float | None
     latency_p95_s: float | None
+    fallback_ok: Count = 0
     labels: Labels = {}
 
     @property

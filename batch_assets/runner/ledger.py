@@ -13,6 +13,7 @@ from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork
 from batch_assets.store.database import Database, is_connection_lost, now
 from batch_assets.store.failures import Step, clear_failures, count_failure, excuse_failures, tell_failures
+from batch_assets.store.fallbacks import finish_fallback
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import finish_partition
 from batch_assets.store.results import Claim, Ending, Group, Result, write_group
@@ -115,34 +116,41 @@ class Ledger:
             write_group(connection, group)
 
     def _start(self, work: PartitionWork) -> None:
-        self.leases.acquire(work.task.name, work.batch, work.variant.key)
+        self.leases.acquire(work.task.name, work.batch, work.owner.key)
         with self._database.write() as connection:
-            count_failure(connection, work.task.name, Step.OUTPUTS, _name(work), work.fingerprint, self._run_id, None)
+            count_failure(connection, work.task.name, _step(work), str(work), work.fingerprint, self._run_id, None)
 
     def _give_up(self, error: BaseException) -> None:
         self.leases.release_all()
         with self._database.write() as connection:
             is_excused = isinstance(error, _EXCUSES) or not isinstance(error, Exception)
-            if is_excused or is_connection_lost(error):
-                excuse_failures(connection, Step.OUTPUTS, self._run_id)
-            else:
-                tell_failures(connection, Step.OUTPUTS, self._run_id, f"{type(error).__name__}: {error}")
+            for step in (Step.OUTPUTS, Step.FALLBACKS):
+                if is_excused or is_connection_lost(error):
+                    excuse_failures(connection, step, self._run_id)
+                else:
+                    tell_failures(connection, step, self._run_id, f"{type(error).__name__}: {error}")
 
     def _finish(self, partition: OpenPartition) -> PartitionOutcome:
         work = partition.work
+        state, fallback = None, None
         with self._database.write() as connection:
-            state = finish_partition(
-                connection,
-                work.key,
-                work.batch,
-                work.variant.key,
-                fingerprint=work.fingerprint,
-                parts=work.parts,
-                run_id=self._run_id,
-            )
-            self.leases.release_in(connection, work.task.name, work.batch, work.variant.key)
-            clear_failures(connection, work.task.name, Step.OUTPUTS, [_name(work)])
-        return PartitionOutcome(work=work, tally=partition.tally, state=state)
+            if work.fallback_key is not None:
+                fallback = finish_fallback(
+                    connection, work.fallback_key, work.owner.key, fingerprint=work.fingerprint, run_id=self._run_id
+                )
+            else:
+                state = finish_partition(
+                    connection,
+                    work.key,
+                    work.batch,
+                    work.variant.key,
+                    fingerprint=work.fingerprint,
+                    parts=work.parts,
+                    run_id=self._run_id,
+                )
+            self.leases.release_in(connection, work.task.name, work.batch, work.owner.key)
+            clear_failures(connection, work.task.name, _step(work), [str(work)])
+        return PartitionOutcome(work=work, tally=partition.tally, state=state, fallback=fallback)
 
     def _claim(self, ask: Ask) -> Claim:
         self._number += 1
@@ -165,5 +173,5 @@ class Ledger:
         )
 
 
-def _name(work: PartitionWork) -> str:
-    return f"{work.batch}|{work.variant.key}"
+def _step(work: PartitionWork) -> Step:
+    return Step.OUTPUTS if work.fallback_for is None else Step.FALLBACKS

@@ -78,7 +78,7 @@ class Preparer:
         prepared = Prepared()
         with self._database.read() as connection:
             known = self._look_up(connection, work, records, prepared)
-            outdated = [k.state for k in known if k.state and k.state.accept_spec != work.spec.accept_spec]
+            outdated = [k.state for k in known if k.state and _is_outdated(work, k.state)]
             past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
             candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
@@ -118,7 +118,7 @@ class Preparer:
         if state is None:
             return self._render(work, known, prepared, is_retry=False)
         is_asked = self._retry.selects(state.status, state.error_kind)
-        if state.accept_spec != work.spec.accept_spec:
+        if _is_outdated(work, state):
             if (state.error_kind is ErrorKind.EMPTY_INPUT) != bool(_find_blank(work, known.record)):
                 return self._render(work, known, prepared, is_retry=False)  # required_fields changed
             result = self._judge_again(work, known.record.item_id, state, past)
@@ -310,6 +310,11 @@ class Preparer:
             run_id=self._run_id,
             updated_at=at or now(),
         )
+
+
+def _is_outdated(work: PartitionWork, state: RowState) -> bool:
+    """Say whether a row is to be judged again: the rules changed, or another variant's fallback becomes an own row."""
+    return state.accept_spec != work.spec.accept_spec or (state.is_fallback and work.fallback_for is None)
 
 
 def _find_blank(work: PartitionWork, record: Record) -> Sequence[str]:

@@ -124,7 +124,7 @@ class Runner:
             await asyncio.sleep(HEARTBEAT_S)
             before = list(self._open)
             held = await self._ledger.call(self._ledger.leases.renew)
-            lost = [str(p) for p in before if p in self._open and (p.work.batch, p.work.variant.key) not in held]
+            lost = [str(p) for p in before if p in self._open and (p.work.batch, p.work.owner.key) not in held]
             if lost:
                 raise PartitionLeased(f"another run took {', '.join(lost)} over: the lease had expired")
 

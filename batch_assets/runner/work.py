@@ -8,6 +8,7 @@ from batch_assets.core.ladder import Refused
 from batch_assets.core.records import Record
 from batch_assets.core.requests import Request
 from batch_assets.core.tasks import Task, Variant
+from batch_assets.store.fallbacks import FallbackKey, FallbackState
 from batch_assets.store.partitions import PartitionState
 from batch_assets.store.results import VariantKey
 
@@ -16,8 +17,8 @@ from batch_assets.store.results import VariantKey
 class PartitionWork:
     """One output partition to bring up to date. `read` yields its batch's records in chunks, the same each time.
 
-    With `fallback_for`, the key of another variant, the records are those that are quarantined there: their rows are
-    marked, and what is finished is that variant's fallback, not this one's partition.
+    With `fallback_for`, another variant, the records are those that are quarantined there: their rows are marked, and
+    what is finished is that variant's fallback, not this one's partition.
     """
 
     task: Task
@@ -27,14 +28,33 @@ class PartitionWork:
     fingerprint: str
     parts: Mapping[str, str]
     read: Callable[[], Iterator[Sequence[Record]]]
-    fallback_for: str | None = None
+    fallback_for: Variant | None = None
 
     @property
     def key(self) -> VariantKey:
         """Which rows are this partition's variant's."""
-        return VariantKey(
-            task=self.task.name, prompt_ver=self.variant.prompt.prompt_ver, model_id=self.variant.model.model_id
-        )
+        return key_of(self.task, self.variant)
+
+    @property
+    def owner(self) -> Variant:
+        """Whose partition is worked on: it has the lease, and its name stands on what is finished."""
+        return self.fallback_for or self.variant
+
+    @property
+    def fallback_key(self) -> FallbackKey | None:
+        """Which rows are the fallback's; None where this is the variant's own work."""
+        if self.fallback_for is None:
+            return None
+        own, spec = key_of(self.task, self.fallback_for), self.spec.request_spec
+        return FallbackKey(own=own, other=self.key, request_spec=spec, batch=self.batch)
+
+    def __str__(self) -> str:
+        return f"{self.batch}|{self.owner.key}"
+
+
+def key_of(task: Task, variant: Variant) -> VariantKey:
+    """Return which rows are a variant's."""
+    return VariantKey(task=task.name, prompt_ver=variant.prompt.prompt_ver, model_id=variant.model.model_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +87,7 @@ class OpenPartition:
     is_read: bool = False
 
     def __str__(self) -> str:
-        return f"{self.work.batch}|{self.work.variant.key}"
+        return str(self.work)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -116,11 +136,15 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """A finished partition, or one that was passed over because another run works on it (`leased_by` says who)."""
+    """A finished partition, or one that was passed over because another run works on it (`leased_by` says who).
+
+    Of a fallback's work the state is the fallback's.
+    """
 
     work: PartitionWork
     tally: Tally
     state: PartitionState | None = None
+    fallback: FallbackState | None = None
     leased_by: str | None = None
 
 

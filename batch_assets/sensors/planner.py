@@ -1,4 +1,4 @@
-"""The planner as sensors: new data, whatever is missing or stale, and the results of what is finished.
+"""The planner as sensors: new data, whatever is missing or stale, the fallback and the results of what is finished.
 
 They look, and launch the planner's job, which does the reading: a tick has a minute. What is on the way already is
 passed over, so that a tick too many does no harm.
@@ -13,12 +13,14 @@ from dagster import DagsterInstance
 
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
+    FALLBACKS_JOB,
     OUTPUTS_JOB,
     PLAN_JOB,
     RESULTS_JOB,
     Choice,
     InFlight,
     choose,
+    fallbacks_request,
     find_in_flight,
     find_rest_until,
     job_name,
@@ -42,7 +44,7 @@ Tick = dg.RunRequest | dg.SkipReason
 
 
 def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinition]:
-    """Build the three sensors of one task."""
+    """Build the sensors of one task: three, and one more where it has a fallback."""
     interval_s = load_settings().sensor_interval_s
 
     @dg.sensor(
@@ -86,7 +88,27 @@ def build_planner_sensors(task: Task, source: Source) -> list[dg.SensorDefinitio
     def results_follow(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         return _answer(_follow(task, source, context.instance))
 
-    return [new_data, missing_and_stale, results_follow]
+    return [new_data, missing_and_stale, results_follow, *_build_fallback_sensor(task, source, interval_s)]
+
+
+def _build_fallback_sensor(task: Task, source: Source, interval_s: int) -> list[dg.SensorDefinition]:
+    if task.fallback is None:
+        return []
+
+    @dg.sensor(
+        name=f"{task.name}__fallback_follows",
+        job_name=job_name(task.name, FALLBACKS_JOB),
+        minimum_interval_seconds=interval_s,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=(
+            f"Asks {task.fallback.model_id} for what finished output partitions of {task.name} have quarantined, when "
+            "no run makes outputs any more. Passes over what failed too often."
+        ),
+    )
+    def fallback_follows(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return _answer(_fall_back(task, source, context.instance))
+
+    return [fallback_follows]
 
 
 def _answer(tick: Tick, cursor: str | None = None) -> dg.SensorResult:
@@ -133,6 +155,21 @@ def _follow(task: Task, source: Source, instance: DagsterInstance) -> Tick:
     if rest_until and now() < rest_until:
         return dg.SkipReason(f"the last run of {job} failed; the next is at {rest_until:%H:%M:%S} UTC")
     return results_request(task, choice.outdated[:MAX_RESULTS])
+
+
+def _fall_back(task: Task, source: Source, instance: DagsterInstance) -> Tick:
+    with _open() as platform:
+        in_flight = find_in_flight(instance, task)
+        plan, choice = _look(task, source, platform, instance, in_flight, Selection())
+    if not choice.fallbacks:
+        waits = plan.fallbacks and in_flight.is_asking
+        why = "outputs are being made; the fallback follows then" if waits else choice.tell()
+        return dg.SkipReason(why)
+    job = job_name(task.name, FALLBACKS_JOB)
+    rest_until = find_rest_until(instance, job, task)
+    if rest_until and now() < rest_until:
+        return dg.SkipReason(f"the last run of {job} failed; the next is at {rest_until:%H:%M:%S} UTC")
+    return fallbacks_request(task, choice.fallbacks[:MAX_PARTITIONS])
 
 
 def _look(

@@ -1,0 +1,138 @@
+"""fallback_outputs [batch × variant]: the task's fallback model, asked for the records that llm_outputs quarantined.
+
+Only in tasks that name a fallback. Planned work of its own: the first model's engine has closed by then.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+
+from batch_assets.assets.backfills import Siblings
+from batch_assets.assets.events import Stamp, emit
+from batch_assets.assets.llm_outputs import ask, watch
+from batch_assets.assets.lost_store import outlast_lost_store
+from batch_assets.core.attempts import RetryMode, Status
+from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionLeased
+from batch_assets.core.models import ModelEntry
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
+from batch_assets.planner import FALLBACK_OUTPUTS, LLM_OUTPUTS, asset_key, build_fallback_work
+from batch_assets.resources import PLATFORM, Platform
+from batch_assets.runner.work import PartitionOutcome, PartitionWork
+from batch_assets.store.fallbacks import load_quarantined
+
+
+def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition:
+    """Build the asset of one task, whose fallback is `model`."""
+
+    @dg.asset(
+        key=asset_key(task, FALLBACK_OUTPUTS),
+        partitions_def=output_partitions(task.name),
+        deps=[asset_key(task, LLM_OUTPUTS)],
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        output_required=False,
+        pool=model.pool,
+        op_tags=model.op_tags,
+        group_name=task.name,
+        owners=list(task.owners),
+        kinds={model.engine, "sql"},
+        description=(
+            f"Asks `{model.model_id}` for the records that are quarantined once their partition of {LLM_OUTPUTS} is "
+            "finished, and for no others. What it answers goes into validated_results under its own model_id; shares "
+            "and comparisons count a variant's own rows only."
+        ),
+        required_resource_keys={PLATFORM},
+    )
+    def fallback_outputs(context: dg.AssetExecutionContext) -> Iterator[Any]:
+        platform: Platform = getattr(context.resources, PLATFORM)
+        with outlast_lost_store(context, platform):
+            siblings = Siblings(context, output_partitions(task.name))
+            own = [str(k) for k in context.partition_keys]
+            theirs = [k for k in siblings.list_partitions() if k not in own]
+            stamps = fall_back(
+                task, platform, [parse_partition_key(k) for k in own], run_id=context.run.run_id, log=context.log.info,
+                taken_over=[parse_partition_key(k) for k in theirs],
+            )  # fmt: skip
+            made: set[str] = set()
+
+            def note_made() -> Iterator[Stamp]:
+                for stamp in stamps:
+                    made.add(stamp.partition)
+                    yield stamp
+
+            yield from emit(context, task, note_made())
+            siblings.end(made)
+
+    return fallback_outputs
+
+
+def fall_back(
+    task: Task,
+    platform: Platform,
+    partitions: Sequence[PartitionKey],
+    *,
+    run_id: str,
+    log: Callable[[str], object],
+    taken_over: Sequence[PartitionKey] = (),
+) -> Iterator[Stamp]:
+    """Ask the fallback model for the quarantined records of finished output partitions; yield each when it is finished.
+
+    Partitions of variants that have no fallback, since their model is the fallback itself, are passed over. Raises
+    NotReadyError at the end where an output is not up to date, and PartitionLeased where another run works on it; of
+    partitions taken over from another run neither.
+    """
+    if task.fallback is None:
+        return
+    works: list[PartitionWork] = []
+    refused: list[str] = []
+    for partition in (*partitions, *taken_over):
+        if partition.variant not in task.fallbacks:
+            continue
+        work = build_fallback_work(task, platform, partition)
+        if work is not None:
+            works.append(work)
+        elif partition in partitions:
+            refused.append(f"{partition}: llm_outputs is not up to date")
+    own = {str(p) for p in partitions}
+    leased: list[str] = []
+    total = _count_quarantined(platform, works)
+    if works:
+        log(f"{len(works)} partitions, {total} quarantined records to ask {task.fallback.model_id}")
+    outcomes = ask(
+        platform, task.fallback, works, run_id=run_id, retry=RetryMode.NONE, total=total,
+        observer=watch(platform, log, counts_all=True), log=log,
+    )  # fmt: skip
+    for outcome in outcomes if works else ():
+        if outcome.leased_by is None:
+            yield _stamp(outcome)
+        elif str(outcome.work) in own:
+            leased.append(outcome.leased_by)
+    if refused:
+        raise NotReadyError("; ".join(refused))
+    if leased:
+        raise PartitionLeased("; ".join(leased))
+
+
+def _count_quarantined(platform: Platform, works: Sequence[PartitionWork]) -> int:
+    with platform.database.read() as connection:
+        keys = [(w.fallback_key, w.batch) for w in works]
+        return sum(len(load_quarantined(connection, key.own, batch)) for key, batch in keys if key)
+
+
+def _stamp(outcome: PartitionOutcome) -> Stamp:
+    state, tally = outcome.fallback, outcome.tally
+    if state is None:
+        raise BatchAssetsError(f"the fallback of {outcome.work} was not finished")
+    return Stamp(
+        asset=FALLBACK_OUTPUTS,
+        partition=str(outcome.work),
+        data_version=state.data_version,
+        metadata={
+            "summary": f"{tally.sent} sent, {tally.already_done} already done, {tally.reused} reused",
+            "model_id": state.model_id,
+            "records": sum(state.counts.values()),
+            "sent": tally.sent,
+            **{status.value: state.counts.get(status, 0) for status in Status},
+        },
+    )

@@ -1,0 +1,120 @@
+"""The fallback model's answers for quarantined records: which rows they are, and when a partition's are all there."""
+
+import datetime as dt
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from batch_assets.core.attempts import ErrorKind, Status
+from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
+from batch_assets.core.identity import data_version
+from batch_assets.store.database import now
+from batch_assets.store.results import VariantKey, of_variant, own_rows
+from batch_assets.store.tables import fallbacks, results
+
+UNASKABLE = (ErrorKind.EMPTY_INPUT, ErrorKind.RENDER)
+"""Why a record is quarantined that no model can be asked about."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackState:
+    """A finished fallback of an output partition: all its quarantined records have a row of the fallback model."""
+
+    batch: str
+    variant: str
+    model_id: str
+    fingerprint: str
+    content: str
+    counts: Mapping[str, int]
+    run_id: str
+    finished_at: dt.datetime
+
+    @property
+    def data_version(self) -> str:
+        """`<fingerprint>.<content>`."""
+        return data_version(self.fingerprint, self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackKey:
+    """Whose quarantined records of which batch, and of whom they are asked, under which identity."""
+
+    own: VariantKey
+    other: VariantKey
+    request_spec: str
+    batch: str
+
+
+def load_fallbacks(connection: sa.Connection, task: str) -> dict[tuple[str, str], FallbackState]:
+    """Return all finished fallbacks of a task by (batch, variant)."""
+    rows = connection.execute(sa.select(fallbacks).where(fallbacks.c.task == task)).mappings()
+    return {(r["batch"], r["variant"]): _state(r) for r in rows}
+
+
+def load_fallback(connection: sa.Connection, task: str, batch: str, variant: str) -> FallbackState | None:
+    """Return one finished fallback, or None."""
+    where = (fallbacks.c.task == task, fallbacks.c.batch == batch, fallbacks.c.variant == variant)
+    row = connection.execute(sa.select(fallbacks).where(*where)).mappings().first()
+    return None if row is None else _state(row)
+
+
+def load_quarantined(connection: sa.Connection, key: VariantKey, batch: str) -> set[str]:
+    """Return the ids of a partition's records that are quarantined and could be asked of another model."""
+    c = results.c
+    where = (*own_rows(key), c.batch == batch, c.status != Status.OK, c.error_kind.not_in(UNASKABLE))
+    return set(connection.scalars(sa.select(c.item_id).where(*where)))
+
+
+def select_answers(key: FallbackKey) -> sa.Select[Any]:
+    """Return the query of the fallback's rows for a partition's quarantined records, in item_id's order.
+
+    Only rows of the same record and of the fallback's present identity count. One row per record at most.
+    """
+    quarantined, answers = results.alias("quarantined"), results
+    q = quarantined.c
+    own = (q.task == key.own.task, q.prompt_ver == key.own.prompt_ver, q.model_id == key.own.model_id)
+    same = sa.and_(
+        answers.c.item_id == q.item_id, answers.c.input_hash == q.input_hash, q.status != Status.OK, *own,
+        q.is_fallback.is_(False), q.batch == key.batch,
+    )  # fmt: skip
+    return (
+        sa.select(answers)
+        .join_from(answers, quarantined, same)
+        .where(*of_variant(answers, key.other), answers.c.request_spec == key.request_spec)
+        .order_by(answers.c.item_id)
+    )
+
+
+def finish_fallback(
+    connection: sa.Connection, key: FallbackKey, variant: str, *, fingerprint: str, run_id: str
+) -> FallbackState:
+    """Record that every quarantined record of a partition has its fallback's row, in the caller's transaction."""
+    counts = {s.value: 0 for s in Status}
+    content = hashlib.sha256()
+    for row in connection.execute(select_answers(key)).mappings():
+        counts[row["status"]] += 1
+        content.update(canonical_json([row["item_id"], row["status"], row["payload"]]).encode("utf-8", "surrogatepass"))
+    where = (fallbacks.c.task == key.own.task, fallbacks.c.batch == key.batch, fallbacks.c.variant == variant)
+    connection.execute(sa.delete(fallbacks).where(*where))
+    connection.execute(
+        sa.insert(fallbacks).values(
+            task=key.own.task,
+            batch=key.batch,
+            variant=variant,
+            model_id=key.other.model_id,
+            fingerprint=fingerprint,
+            content=content.hexdigest()[:DIGEST_HEX_DIGITS],
+            counts=counts,
+            run_id=run_id,
+            finished_at=now(),
+        )
+    )
+    return _state(connection.execute(sa.select(fallbacks).where(*where)).mappings().one())
+
+
+def _state(row: sa.RowMapping) -> FallbackState:
+    names = ("batch", "variant", "model_id", "fingerprint", "content", "counts", "run_id", "finished_at")
+    return FallbackState(**{n: row[n] for n in names})
