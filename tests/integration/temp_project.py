@@ -31,7 +31,7 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
 from batch_assets.components.llm_task import LlmTask
-from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.tasks import Thresholds
 from batch_assets.sources.files import FileSource
 
@@ -51,6 +51,7 @@ def t(_context) -> LlmTask:
         output=Answer,
         models=["m1"],
         retry=RetryPolicy(base_s=0, cap_s=0),
+        ladder=Ladder(steps=0),
         thresholds=Thresholds(max_error_share=0.25, max_invalid_share=0.5, min_records=4),
         qa_sample_size=2,
     )
@@ -106,10 +107,18 @@ class TempProject:
         """Return the task and its source, as they are now."""
         return self.load().tasks["t"]
 
-    def use(self, engine: ScriptedEngine) -> ScriptedEngine:
-        """Ask this engine from now on."""
-        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
+    def use(self, engine: ScriptedEngine, **others: ScriptedEngine) -> ScriptedEngine:
+        """Ask this engine from now on, and of the models that are named the others."""
+        find = others.get
+        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda entry, _cache: find(entry.model_id, engine))
         return engine
+
+    def add_fallback(self) -> None:
+        """Add a second model `big`, and name it as the task's fallback."""
+        models = self.defs / "models.yaml"
+        models.write_text(models.read_text() + "big:\n  weights: none\n  engine: fake\n  pool: big_gpu\n")
+        task = self.folder / "task.py"
+        task.write_text(task.read_text().replace('models=["m1"],', 'models=["m1"], fallback="big",'))
 
     @contextmanager
     def open_platform(self) -> Iterator[Platform]:

@@ -100,7 +100,8 @@ def test_one_partition_runs_through_from_source_to_report(real_project: TempProj
     frame = read_frame(project)
     assert frame["item_id"].to_list() == [f"b1r{i}" for i in range(4)]
     assert frame.columns == [
-        "item_id", "batch", "prompt_ver", "model_id", "out_label", "out_score", "attempts", "is_reused", "updated_at",
+        "item_id", "batch", "prompt_ver", "model_id", "out_label", "out_score", "attempts", "is_reused",
+        "is_fallback", "updated_at",
     ]  # fmt: skip
 
 

@@ -337,7 +337,8 @@ def fill(project: TempProject, partitions: int, rows: int) -> None:
                 connection.execute(sa.insert(item_owner), [{"task": "t", "item_id": i, "batch": batch} for i in ids])
             frame = pl.DataFrame(
                 {"item_id": ids, "batch": batch, "prompt_ver": "v1", "model_id": "m1", "out_label": "x" * 1000,
-                 "out_score": 1, "attempts": 1, "is_reused": False, "updated_at": now()}
+                 "out_score": 1, "attempts": 1, "is_reused": False, "is_fallback": False,
+                 "updated_at": now()}
             ).cast(dict(result_columns(task)))  # fmt: skip
             platform.frames.write(frame, "t", VALIDATED_RESULTS, batch, "v1--m1")
 

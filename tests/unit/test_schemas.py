@@ -62,6 +62,7 @@ def make_results(**changed: Any) -> pl.DataFrame:
         "out_a": 1,
         "attempts": 1,
         "is_reused": False,
+        "is_fallback": False,
         "updated_at": NOW,
         **changed,
     }

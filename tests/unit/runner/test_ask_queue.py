@@ -22,7 +22,13 @@ PARTITION: Any = object()
 def make_ask(item_id: str, key: str | None = None, *, is_suspect: bool = False) -> Ask:
     request = Request(request_key=key or item_id, messages=(), schema={}, sampling=Sampling())
     return Ask(
-        partition=PARTITION, item_id=item_id, input_hash="", request=request, attempts_before=0, is_suspect=is_suspect
+        partition=PARTITION,
+        item_id=item_id,
+        input_hash="",
+        base=request,
+        request=request,
+        attempts_before=0,
+        is_suspect=is_suspect,
     )
 
 
