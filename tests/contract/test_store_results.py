@@ -84,6 +84,16 @@ def test_what_is_not_ok_is_replaced_by_anything(database: Database, old: Status,
     assert row["error"] != "old"
 
 
+@pytest.mark.parametrize(("old", "new", "kept"), [(False, True, False), (True, False, False), (True, True, True)])
+def test_an_own_row_never_becomes_a_fallbacks_and_a_fallbacks_becomes_an_own_one(
+    database: Database, old: bool, new: bool, kept: bool
+) -> None:
+    write_rows(database, rows=[make_result(is_fallback=old)])
+    write_rows(database, rows=[make_result(is_fallback=new, input_hash="i2")])
+    row = load_rows(database)["1"]
+    assert (row["is_fallback"], row["input_hash"]) == (kept, "i2")
+
+
 def test_every_column_of_a_replaced_row_is_new(database: Database) -> None:
     write_rows(database, rows=[make_result(status=Status.ERROR)])
     new = make_result(

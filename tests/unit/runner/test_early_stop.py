@@ -24,7 +24,8 @@ def make_ask(work: PartitionWork, number: int = 0) -> Ask:
     request = Request(request_key=f"k{number}", messages=messages, schema={}, sampling=work.variant.model.sampling)
     partition = OpenPartition(work=work, chunks=iter(()))
     return Ask(
-        partition=partition, item_id="1", input_hash="h", base=request, request=request, attempts_before=0, is_suspect=False
+        partition=partition, item_id="1", input_hash="h", base=request, request=request,
+        attempts_before=0, is_suspect=False
     )  # fmt: skip
 
 
