@@ -220,7 +220,8 @@ def test_text_that_no_database_keeps_doesnt_break_its_neighbours(database: Datab
 def test_an_answer_from_the_store_gets_the_verdict_that_it_had(database: Database, done: Completion) -> None:
     task = Task(name="t", output=Label, prompts={}, models={})
     claim = make_claim("1")
-    write_rows(database, claims=[claim], endings=[make_ending(claim, "invalid", completion=done)])
+    write_rows(database, claims=[claim])
+    write_rows(database, endings=[make_ending(claim, "invalid", completion=done)])
     with database.read() as connection:
         (past,) = load_history(connection, KEY, ["1"])["1"]
     assert past.completion is not None
