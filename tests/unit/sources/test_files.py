@@ -223,9 +223,10 @@ def test_ids_that_differ_in_spaces_or_case_are_different(read: Read) -> None:
     assert read("id,text\nx,a\nX,b\n x,c\n").frame.height == 3
 
 
-def test_an_id_with_a_nul_is_an_error_with_its_line(read: Read) -> None:
-    with pytest.raises(SourceError, match=r"b\.csv: line 3: id: a NUL, which no database keeps"):
-        read("id,text\n1,a\n2\0,b\n")
+@pytest.mark.parametrize("character", ["\0", "\x01", "\x1f", "\x7f"])
+def test_an_id_with_a_control_character_is_an_error_with_its_line(read: Read, character: str) -> None:
+    with pytest.raises(SourceError, match=r"b\.csv: line 3: id: a control character in the id"):
+        read(f"id,text\n1,a\n2{character},b\n")
 
 
 def test_another_column_called_item_id_is_an_error(read: Read) -> None:
