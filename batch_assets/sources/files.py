@@ -155,6 +155,8 @@ def _read(path: Path, readers: Mapping[str, Callable[[], _T]]) -> _T:
         return read()
     except OSError as e:
         raise SourceError(f"{path}: can't be read: {e.strerror or e}") from e
+    except UnicodeError as e:  # of a header: some decoders raise although they were told to replace
+        raise SourceError(f"{path}: line 1: not in the encoding that the source names: {e}") from e
 
 
 def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str]) -> pl.DataFrame:

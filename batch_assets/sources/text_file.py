@@ -16,6 +16,12 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+_LIKELY = [
+    *("cp1252", "cp1251", "cp1250", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257"),
+    *("koi8_r", "cp866", "cp932", "euc_jp", "gb18030", "big5", "cp949", "euc_kr"),
+]
+"""What files are in that aren't UTF-8, the commonest first: many a text reads as well in several of them."""
+
 _HEAD_BYTES = 200
 _SAMPLE_BYTES = 20_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -24,7 +30,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def find_codec(encoding: str) -> str:
     """Return Python's name of an encoding. ConfigError for one that is none of text."""
     try:
-        b"".decode(encoding)
+        "a".encode(encoding).decode(encoding)
         name = codecs.lookup(encoding).name
     except (LookupError, ValueError) as e:
         raise ConfigError(f"encoding {encoding!r}: Python knows no such text encoding; one is cp1252") from e
@@ -41,9 +47,11 @@ def read_text(path: Path, encoding: str = UTF8) -> str:
     except UnicodeDecodeError as e:
         line = data[: e.start].decode(codec, "ignore").count("\n") + 1
         where = f"{path}: line {line}: not {_name(codec)} (byte {data[e.start]:#04x})"
-        raise SourceError(f"{where}: {_advise(_guess(data, e.start))}") from e
-    except ValueError as e:
-        raise SourceError(f"{path}: line 1: not {_name(codec)}: {e}: {_advise(_guess(data, 0))}") from e
+        guess = _guess(data, e.start)
+        hint = f"it may be {guess}: {_advise(guess)}" if guess else _advise("cp1252")
+        raise SourceError(f"{where}: {hint}") from e
+    except ValueError as e:  # of encodings that say no byte
+        raise SourceError(f"{path}: line 1: not {_name(codec)}: {e}") from e
     found = None if text.isascii() else _SURROGATE.search(text)
     if found:  # some encodings, such as utf-7, can say what is no character
         line = text.count("\n", 0, found.start()) + 1
@@ -63,7 +71,7 @@ def _check_head(path: Path, head: bytes, codec: str) -> None:
     """Raise SourceError for UTF-16 or UTF-32 where UTF-8 is expected, though its bytes may be UTF-8 by chance."""
     found = _find_wide(head) if codec == "utf-8-sig" else None
     if found:
-        raise SourceError(f"{path}: line 1: not UTF-8 (byte {head[0]:#04x}): {_advise(found)}")
+        raise SourceError(f"{path}: line 1: not UTF-8 (byte {head[0]:#04x}): it looks like {found}: {_advise(found)}")
 
 
 def _find_wide(head: bytes) -> str | None:
@@ -77,14 +85,17 @@ def _find_wide(head: bytes) -> str | None:
 
 def _guess(data: bytes, at: int) -> str | None:
     """Return what the text around a byte looks like, or None."""
-    best = from_bytes(data[max(0, at - _SAMPLE_BYTES) : at + _SAMPLE_BYTES]).best()
-    return best.encoding if best is not None and best.encoding not in ("ascii", "utf_8") else None
+    matches = from_bytes(data[max(0, at - _SAMPLE_BYTES) : at + _SAMPLE_BYTES], cp_isolation=_LIKELY)
+    best = matches.best()
+    if best is None:
+        return None
+    equal = [m for m in matches if (m.chaos, m.coherence) == (best.chaos, best.coherence)]
+    names = {name for m in equal for name in m.could_be_from_charset}
+    return next((name for name in _LIKELY if name in names), None)
 
 
-def _advise(guess: str | None) -> str:
-    if guess is None:
-        return "save the file as UTF-8, or name its encoding: encoding= of the source"
-    return f"it looks like {guess}: save the file as UTF-8, or name its encoding: encoding={guess!r} of the source"
+def _advise(encoding: str) -> str:
+    return f"save the file as UTF-8, or name its encoding: encoding={encoding!r} of the source"
 
 
 def _name(codec: str) -> str:
