@@ -82,6 +82,7 @@ def freeze(
             metadata={
                 "records": state.records,
                 "malformed_lines": len(state.malformed),
+                "cleaned_values": len(read.cleaned),
                 "superseded": state.superseded,
                 "source": dg.MetadataValue.path(ref.locator) if ref.changed_at else ref.locator,
                 "frame": dg.MetadataValue.path(str(platform.frames.path(task.name, SOURCE_RECORDS, ref.batch))),

@@ -29,15 +29,19 @@ def build_checks(task: Task) -> tuple[Sequence[dg.AssetCheckSpec], Sequence[Sour
 
 
 def check_lines(read: SourceBatch) -> Finding:
-    """Warn of lines that were set aside: they are in no count of records."""
+    """Warn of lines that were set aside: they are in no count of records. Cleaned values are told, and are records."""
     return Finding(
         name=LINES_READABLE,
         passed=not read.malformed,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
             "malformed_lines": len(read.malformed),
-            "first": dg.MetadataValue.md(
-                "\n".join(f"- line {n}: {as_code(why)}" for n, why in read.malformed[:SHOWN]) or "none"
-            ),
+            "first": _list_lines(read.malformed),
+            "cleaned_values": len(read.cleaned),
+            "first_cleaned": _list_lines(read.cleaned),
         },
     )
+
+
+def _list_lines(lines: Sequence[tuple[int, str]]) -> dg.MetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- line {n}: {as_code(why)}" for n, why in lines[:SHOWN]) or "none")

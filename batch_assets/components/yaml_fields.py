@@ -13,6 +13,8 @@ from batch_assets.core.tasks import Nightly, Rule, Thresholds
 from batch_assets.sources.base import Source, StreamSource
 from batch_assets.sources.files import FileSource
 from batch_assets.sources.sql import SqlSource
+from batch_assets.sources.text_file import UTF8
+from batch_assets.sources.values import MAX_VALUE_BYTES
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -26,6 +28,8 @@ class FilesField(BaseModel):
     key: str = "item_id"
     delimiter: str | None = None
     settle_s: float = 10.0
+    encoding: str = UTF8
+    max_value_bytes: int = MAX_VALUE_BYTES
 
 
 class TableField(BaseModel):
@@ -42,6 +46,7 @@ class TableField(BaseModel):
     max_records: int = 1000
     max_age_s: float = 300.0
     lookback: float = 0.0
+    max_value_bytes: int = MAX_VALUE_BYTES
 
 
 def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Source | StreamSource:
@@ -49,7 +54,7 @@ def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> 
     if "table" in value:
         return SqlSource(**_validate(TableField, value, "source").model_dump())
     found = _validate(FilesField, value, "source")
-    return FileSource(found.files, key=found.key, delimiter=found.delimiter, settle_s=found.settle_s)
+    return FileSource(found.files, **found.model_dump(exclude={"files"}))
 
 
 def resolve_output(_context: dg.ResolutionContext, value: str) -> type[BaseModel]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from batch_assets.core.acceptance import ACCEPTANCE_VERSION
 from batch_assets.core.canonical import digest, digest_exact
 from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
@@ -32,7 +33,14 @@ def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantS
         "sampling": _digest_sampling(variant.model.sampling),
         "model": digest(variant.model.identity(revision)),
     }
-    accept = digest({"schema": task.output_schema, **task.rules_text, "version_of_keys": KEY_VERSION})
+    accept = digest(
+        {
+            "schema": task.output_schema,
+            **task.rules_text,
+            "version_of_acceptance": ACCEPTANCE_VERSION,
+            "version_of_keys": KEY_VERSION,
+        }
+    )
     return VariantSpec(
         request_spec=digest({**parts, "version_of_keys": KEY_VERSION}),
         accept_spec=accept,

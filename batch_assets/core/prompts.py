@@ -11,6 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batch_assets.core.canonical import canonical_json
+from batch_assets.core.control_tokens import break_control_tokens, find_control_tokens
 from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.records import Record
@@ -62,8 +63,15 @@ class Prompt:
     opening: tuple[Message, ...]
 
     def render(self, record: Record) -> tuple[Message, ...]:
-        """Return the chat for one record: system, examples, then the record's turn. Raises jinja2's TemplateError."""
-        return (*self.opening, Message("user", _render(self.template, record.fields)))
+        """Return the chat for one record: system, examples, then the record's turn. Raises jinja2's TemplateError.
+
+        Control tokens of chat models in the record are broken, so that it can't open a turn; those of the file stay.
+        """
+        values = {name: v and break_control_tokens(v) for name, v in record.fields.items()}
+        content = _render(self.template, values)
+        # Once more over the whole: two values side by side, or a value beside the file's text, can make a token.
+        own = find_control_tokens(self.body)
+        return (*self.opening, Message("user", break_control_tokens(content, keep=own)))
 
     def text(self) -> dict[str, object]:
         """Return all of the file that reaches the model, for hashing."""

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from batch_assets.core.attempts import ErrorKind
 from batch_assets.core.completions import Completion, Usage
+from batch_assets.core.control_tokens import break_control_tokens
 from batch_assets.core.errors import ConfigError, RequestFailed
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
@@ -83,15 +84,25 @@ def make_args(entry: ModelEntry, weights: Weights) -> dict[str, Any]:
 
 
 def make_prompt(engine: Any, request: Request) -> dict[str, list[int]]:
-    """Return the prompt's tokens as vLLM takes them. RequestFailed where they leave no room for an answer."""
-    messages = [{"role": m.role, "content": m.content} for m in request.messages]
+    """Return the prompt's tokens as vLLM takes them. RequestFailed where they leave no room for an answer.
+
+    The model's own control tokens come from its chat template alone: in a message they are broken into plain text.
+    """
     tokenizer = engine.get_tokenizer()
+    special = _find_special_tokens(tokenizer)
+    messages = [{"role": m.role, "content": break_control_tokens(m.content, special)} for m in request.messages]
     token_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     limit = engine.model_config.max_model_len
     if len(token_ids) >= limit:
         words = f"the prompt has {len(token_ids)} tokens, the model takes {limit} with the answer"
         raise RequestFailed(ErrorKind.CONTEXT_LENGTH, words, is_passing=False)
     return {"prompt_token_ids": token_ids}
+
+
+def _find_special_tokens(tokenizer: Any) -> list[str]:
+    """Return the texts that a tokenizer reads as control tokens; also those that it has no use for itself."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()  # vLLM's own tokenizers have none
+    return sorted({*tokenizer.all_special_tokens, *(t.content for t in added if t.special)})
 
 
 def make_sampling(request: Request) -> Any:

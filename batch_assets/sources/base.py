@@ -39,11 +39,13 @@ class SourceBatch:
     """A batch as it was read.
 
     `frame`: one row per record; `item_id` and all other columns are text, `source_line` is the line (or row) in the
-    source, from 1. `malformed`: the lines that were set aside, with the reason.
+    source, from 1. `malformed`: the lines that were set aside, with the reason. `cleaned`: the lines of which a value
+    was cleaned, with what was done; they are records all the same.
     """
 
     frame: pl.DataFrame
     malformed: Sequence[tuple[int, str]]
+    cleaned: Sequence[tuple[int, str]] = ()
 
     @property
     def source_hash(self) -> str:

@@ -12,15 +12,15 @@ import polars as pl
 
 from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import SOURCE_LINE, SourceBatch
-from batch_assets.sources.text_file import read_text
+from batch_assets.sources.text_file import UTF8, open_text, read_text
 
 _DELIMITERS = ",;\t|"
 _QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
 
 
-def read_csv_header(path: Path, delimiter: str | None) -> tuple[str, ...] | None:
-    """Return the column names of a CSV file, or None where it is empty."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as f:
+def read_csv_header(path: Path, delimiter: str | None, encoding: str = UTF8) -> tuple[str, ...] | None:
+    """Return the column names of a CSV file, or None where it is empty. Raises SourceError."""
+    with open_text(path, encoding, newline="") as f:
         first = f.readline()
         if not first.strip():
             return None
@@ -28,12 +28,12 @@ def read_csv_header(path: Path, delimiter: str | None) -> tuple[str, ...] | None
         return next((tuple(_check_columns(path, fields)) for _, fields in rows), None)
 
 
-def read_csv(path: Path, delimiter: str | None) -> SourceBatch:
+def read_csv(path: Path, delimiter: str | None, encoding: str = UTF8) -> SourceBatch:
     """Read a CSV file; a line with more or fewer fields than the header, or with a stray quote, is set aside.
 
     Raises SourceError where a quote makes it impossible to tell one record from the next.
     """
-    text = read_text(path)
+    text = read_text(path, encoding)
     # A lone CR ends a line only where no LF does (old Mac files): elsewhere it would split a record unseen.
     lines = io.StringIO(text, newline="\n" if "\n" in text else "").readlines()
     if not lines or not lines[0].strip():

@@ -14,6 +14,8 @@ from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, SourceBatc
 from batch_assets.sources.csv_file import read_csv, read_csv_header
 from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
+from batch_assets.sources.text_file import UTF8, find_codec
+from batch_assets.sources.values import CONTROL_CHARACTERS, MAX_VALUE_BYTES, check_limit, clean_values
 
 _SHOWN = 5
 _LOOKED_AT = 5
@@ -25,14 +27,20 @@ _T = TypeVar("_T")
 class FileSource:
     """Files that match `pattern`, relative to the task's folder unless it is absolute; a batch is named by its stem.
 
-    `key` is the column of the record's id. `delimiter` is for CSV; None takes it from the header line. A sensor reads
-    a file only when it was left alone for `settle_s` seconds; better still, write elsewhere and rename what is whole.
+    `key` is the column of the record's id. `delimiter` is for CSV; None takes it from the header line. `encoding` is
+    that of CSV and JSON Lines, by Python's name: `cp1252`, `utf-16`. A record with a value of more than
+    `max_value_bytes` bytes in a field that a prompt uses is set aside. docs/input.md has all rules.
+
+    A sensor reads a file only when it was left alone for `settle_s` seconds; better still, write elsewhere and rename
+    what is whole.
     """
 
     pattern: str
     key: str = ITEM_ID
     delimiter: str | None = None
     settle_s: float = 10.0
+    encoding: str = UTF8
+    max_value_bytes: int = MAX_VALUE_BYTES
     folder: Path | None = None
 
     def __post_init__(self) -> None:
@@ -43,6 +51,11 @@ class FileSource:
             raise ConfigError(f"source {self.pattern!r}: settle_s {self.settle_s}: a wait is not negative")
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise ConfigError(f"source {self.pattern!r}: delimiter {self.delimiter!r}: it is one character, no quote")
+        check_limit(self.max_value_bytes, f"source {self.pattern!r}")
+        try:
+            find_codec(self.encoding)
+        except ConfigError as e:
+            raise ConfigError(f"source {self.pattern!r}: {e}") from e
 
     def bind(self, folder: Path) -> Self:
         """Take the pattern from `folder`."""
@@ -77,8 +90,8 @@ class FileSource:
 
     def _read_header(self, path: Path) -> tuple[str, ...] | None:
         readers: dict[str, Callable[[], tuple[str, ...] | None]] = {
-            "csv": lambda: read_csv_header(path, self.delimiter),
-            "jsonl": lambda: read_jsonl_header(path),
+            "csv": lambda: read_csv_header(path, self.delimiter, self.encoding),
+            "jsonl": lambda: read_jsonl_header(path, self.encoding),
             "parquet": lambda: read_parquet_header(path),
         }
         return _read(path, readers)
@@ -87,9 +100,9 @@ class FileSource:
         """Read one file. Raises SourceError: unreadable, no such column, or an id missing, blank or doubled."""
         path = Path(ref.locator)
         readers: dict[str, Callable[[], SourceBatch]] = {
-            "csv": lambda: read_csv(path, self.delimiter),
-            "jsonl": lambda: read_jsonl(path, [self.key, *fields]),
-            "parquet": lambda: read_parquet(path),
+            "csv": lambda: read_csv(path, self.delimiter, self.encoding),
+            "jsonl": lambda: read_jsonl(path, fields, key=self.key, encoding=self.encoding),
+            "parquet": lambda: read_parquet(path, [self.key, *fields]),
         }
         found = _read(path, readers)
         if path.exists() and self._refer(ref.batch, path).stamp != ref.stamp:
@@ -98,7 +111,8 @@ class FileSource:
         if missing:
             has = ", ".join(c for c in found.frame.columns if c != SOURCE_LINE)
             raise SourceError(f"{path}: line 1: no column {', '.join(map(repr, missing))}; it has {has}")
-        return replace(found, frame=_check_ids(path, found.frame, self.key, fields))
+        checked = replace(found, frame=_check_ids(path, found.frame, self.key, fields))
+        return clean_values(checked, fields, self.max_value_bytes)
 
     def _refer(self, batch: str, path: Path) -> BatchRef:
         state = path.stat()
@@ -141,6 +155,8 @@ def _read(path: Path, readers: Mapping[str, Callable[[], _T]]) -> _T:
         return read()
     except OSError as e:
         raise SourceError(f"{path}: can't be read: {e.strerror or e}") from e
+    except UnicodeError as e:  # of a header: some decoders raise although they were told to replace
+        raise SourceError(f"{path}: line 1: not in the encoding that the source names: {e}") from e
 
 
 def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str]) -> pl.DataFrame:
@@ -156,9 +172,9 @@ def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str])
     if long.height:
         where = _lines(long[SOURCE_LINE].to_list())
         raise SourceError(f"{path}: {where}: {key}: the id is longer than {MAX_ID_BYTES} bytes")
-    nul = frame.filter(pl.col(ITEM_ID).str.contains("\0", literal=True))
-    if nul.height:
-        raise SourceError(f"{path}: {_lines(nul[SOURCE_LINE].to_list())}: {key}: a NUL, which no database keeps")
+    odd = frame.filter(pl.col(ITEM_ID).str.contains(CONTROL_CHARACTERS))
+    if odd.height:
+        raise SourceError(f"{path}: {_lines(odd[SOURCE_LINE].to_list())}: {key}: a control character in the id")
     counts = Counter[str](frame[ITEM_ID].to_list())
     doubled = [i for i, n in counts.items() if n > 1]
     if doubled:

@@ -10,12 +10,12 @@ import polars as pl
 
 from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import SOURCE_LINE, SourceBatch
-from batch_assets.sources.text_file import read_text
+from batch_assets.sources.text_file import UTF8, open_text, read_text
 
 
-def read_jsonl_header(path: Path) -> tuple[str, ...] | None:
-    """Return the keys of the first readable line, or None where there is none."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as f:
+def read_jsonl_header(path: Path, encoding: str = UTF8) -> tuple[str, ...] | None:
+    """Return the keys of the first readable line, or None where there is none. Raises SourceError."""
+    with open_text(path, encoding, newline="\n") as f:
         for line in f:
             found = _parse_line(line)
             if isinstance(found, dict):
@@ -23,16 +23,18 @@ def read_jsonl_header(path: Path) -> tuple[str, ...] | None:
     return None
 
 
-def read_jsonl(path: Path, fields: Sequence[str]) -> SourceBatch:
-    """Read a JSON Lines file. An object without one of `fields` is an error; null is a value.
+def read_jsonl(path: Path, fields: Sequence[str], *, key: str | None = None, encoding: str = UTF8) -> SourceBatch:
+    """Read a JSON Lines file. An object without one of `fields` is set aside; null is a value.
 
-    Text stays as it is, null is null, a number stays as it is written, and anything else becomes JSON text.
+    Text stays as it is, null is null, a number stays as it is written, and anything else becomes JSON text. `key` is
+    the column of the id, which is null where it is missing. SourceError where every object lacks a field.
     """
     rows: list[dict[str, str | None]] = []
     numbers: list[int] = []
     malformed: list[tuple[int, str]] = []
+    lacking: list[tuple[int, str]] = []
     # Not splitlines(): that also splits at U+2028 and the like, which JSON allows inside a string.
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
+    for number, line in enumerate(read_text(path, encoding).split("\n"), start=1):
         if not line.strip():
             continue
         found = _parse_line(line)
@@ -41,13 +43,17 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> SourceBatch:
             continue
         missing = [f for f in fields if f not in found]
         if missing:
-            raise SourceError(f"{path}: line {number}: no field {', '.join(map(repr, missing))}")
+            lacking.append((number, f"no field {', '.join(map(repr, missing))}"))
+            continue
         rows.append({k: v for k, v in found.items() if k != SOURCE_LINE})
         numbers.append(number)
-    columns = dict.fromkeys(k for row in rows for k in row) or dict.fromkeys(fields)
+    if lacking and not rows:
+        raise SourceError(f"{path}: line {lacking[0][0]}: {lacking[0][1]}; no other line has it either")
+    columns = dict.fromkeys(k for row in rows for k in row) or dict.fromkeys([*([key] if key else []), *fields])
     data = {c: pl.Series(c, [row.get(c) for row in rows], dtype=pl.String) for c in columns}
     return SourceBatch(
-        frame=pl.DataFrame({**data, SOURCE_LINE: pl.Series(numbers, dtype=pl.Int64)}), malformed=malformed
+        frame=pl.DataFrame({**data, SOURCE_LINE: pl.Series(numbers, dtype=pl.Int64)}),
+        malformed=sorted([*malformed, *lacking]),
     )
 
 

@@ -1,5 +1,6 @@
-"""Parquet: every column cast to text; nested ones become JSON."""
+"""Parquet: every column cast to text; nested ones become JSON, and bytes are text where a prompt wants them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -19,22 +20,43 @@ def read_parquet_header(path: Path) -> tuple[str, ...] | None:
         raise SourceError(f"{path}: not a Parquet file, or a damaged one: {e}") from e
 
 
-def read_parquet(path: Path) -> SourceBatch:
-    """Read a Parquet file; `source_line` is the row's number, from 1."""
+def read_parquet(path: Path, fields: Sequence[str]) -> SourceBatch:
+    """Read a Parquet file; `source_line` is the row's number, from 1.
+
+    A column of bytes is read only where it is one of `fields`; a row in which it isn't UTF-8 is set aside.
+    """
     read_parquet_header(path)
     try:
         frame = pl.scan_parquet(path, glob=False).collect()
     except _ERRORS as e:
         raise SourceError(f"{path}: a damaged Parquet file: {e}") from e
     columns: dict[str, pl.Series] = {}
+    malformed = dict[int, str]()
     for name, dtype in frame.schema.items():
-        if name != SOURCE_LINE:
+        if isinstance(dtype, pl.Binary):
+            if name in fields:
+                columns[name] = _decode(frame[name], malformed)
+        elif name != SOURCE_LINE:
             try:
                 columns[name] = frame.select(_as_text(name, dtype).alias(name))[name]
             except _ERRORS as e:
                 raise SourceError(f"{path}: column {name!r}: {dtype} can't be read as text: {e}") from e
     columns[SOURCE_LINE] = pl.int_range(1, frame.height + 1, dtype=pl.Int64, eager=True)
-    return SourceBatch(frame=pl.DataFrame(columns), malformed=[])
+    read = pl.DataFrame(columns)
+    if malformed:
+        read = read.filter(~pl.col(SOURCE_LINE).is_in(list(malformed)))
+    return SourceBatch(frame=read, malformed=sorted(malformed.items()))
+
+
+def _decode(column: pl.Series, malformed: dict[int, str]) -> pl.Series:
+    texts: list[str | None] = []
+    for line, data in enumerate(column, start=1):
+        try:
+            texts.append(None if data is None else bytes(data).decode("utf-8"))
+        except UnicodeDecodeError:
+            texts.append(None)
+            malformed.setdefault(line, f"{column.name}: not UTF-8 text")
+    return pl.Series(column.name, texts, dtype=pl.String)
 
 
 def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:

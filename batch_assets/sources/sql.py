@@ -20,6 +20,7 @@ from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.settings import read_variable
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch
 from batch_assets.sources.sql_table import UNDECLARED, SqlTable, find_table, has_surrogate, replace_surrogates, to_text
+from batch_assets.sources.values import MAX_VALUE_BYTES, check_limit, clean_values, has_control
 
 _SCAN_CHUNK = 1000
 _READ_CHUNK = 250
@@ -47,7 +48,8 @@ class SqlSource:
     cursor are seen, those with a smaller one are not. The lookback should cover the longest writing transaction; each
     forming reads that much again, or the next part of it where it is many rows.
 
-    `fields` are the columns to read; None takes all but those of bytes.
+    `fields` are the columns to read; None takes all but those of bytes. A row with a value of more than
+    `max_value_bytes` bytes in a field that a prompt uses is set aside. docs/input.md has all rules.
     """
 
     table: str
@@ -59,6 +61,7 @@ class SqlSource:
     max_records: int = 1000
     max_age_s: float = 300.0
     lookback: float = 0.0
+    max_value_bytes: int = MAX_VALUE_BYTES
     folder: Path | None = None
 
     def __post_init__(self) -> None:
@@ -76,6 +79,7 @@ class SqlSource:
         for is_wrong, words in problems:
             if is_wrong:
                 raise ConfigError(f"source table {self.table!r}: {words}")
+        check_limit(self.max_value_bytes, f"source table {self.table!r}")
         if self.url and _has_password(_parse(self.url, "url")):
             raise ConfigError(f"source table {self.table!r}: url: no password here: name a variable by url_env")
 
@@ -131,8 +135,8 @@ class SqlSource:
     def read_items(self, item_ids: Sequence[str], fields: Sequence[str]) -> SourceBatch:
         """Read rows by id, as they are now; `source_line` is the place in `item_ids`, from 1.
 
-        An id that no row has (any more), or several, is set aside; so is a row with a field that is no text. Raises
-        SourceError where `fields` aren't there.
+        An id that no row has (any more), or several, is set aside; so is a row with a field that is no text, or too
+        much of it. Raises SourceError where `fields` aren't there.
         """
         with self._open() as (connection, table):
             names = self._pick(table, fields)
@@ -157,7 +161,7 @@ class SqlSource:
         frame = pl.DataFrame(
             {ITEM_ID: pl.Series(ids, dtype=pl.String), SOURCE_LINE: pl.Series(lines, dtype=pl.Int64), **data}
         )
-        return SourceBatch(frame=frame, malformed=malformed)
+        return clean_values(SourceBatch(frame=frame, malformed=malformed), fields, self.max_value_bytes)
 
     @property
     def _database(self) -> str:
@@ -324,9 +328,7 @@ def _find_fault(item_id: str) -> str | None:
         return "the id is not UTF-8 text"
     if len(item_id.encode()) > MAX_ID_BYTES:
         return f"the id is longer than {MAX_ID_BYTES} bytes"
-    if "\0" in item_id:
-        return "a NUL in the id, which no database keeps"
-    return "the id begins with a control character" if item_id.startswith(_MARK) else None
+    return "a control character in the id" if has_control(item_id) else None
 
 
 def _is_amount(value: float) -> bool:

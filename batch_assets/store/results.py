@@ -9,16 +9,12 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from batch_assets.core.attempts import ErrorKind, Status
-from batch_assets.core.completions import Completion, Usage
+from batch_assets.core.completions import Completion, Usage, keep, make_storable
 from batch_assets.store.tables import attempts, item_owner, results
 
 MAX_IN_LIST = 500
 """Values in one IN list: below every database's limit, above what a prepared chunk holds."""
 
-MAX_COMPLETION_CHARACTERS = 1_000_000
-"""The cap on stored raw text: far beyond any max_tokens, so that only a broken server meets it."""
-
-MAX_FINISH_REASON_CHARACTERS = 40
 MAX_TOKENS = 2**31 - 1
 """What the columns hold. A server that says more is not believed; its answer and its neighbours commit."""
 
@@ -283,19 +279,8 @@ def _past_attempt(row: sa.RowMapping) -> PastAttempt:
 
 
 def _storable(text: str | None) -> str | None:
-    """Write what no database keeps (NUL, unpaired surrogates) as a visible escape, so that neighbours commit."""
-    if text is None or (text.isascii() and "\x00" not in text):
-        return text
-    return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _cap(text: str | None) -> str | None:
-    return None if text is None else _storable(text[:MAX_COMPLETION_CHARACTERS])
-
-
-def _finish_reason(done: Completion) -> str | None:
-    text = _storable(done.finish_reason)
-    return None if text is None else text[:MAX_FINISH_REASON_CHARACTERS]
+    """Write what no database keeps as a visible escape, so that neighbours commit."""
+    return None if text is None else make_storable(text)
 
 
 def _plausible(tokens: int | None) -> int | None:
@@ -303,16 +288,16 @@ def _plausible(tokens: int | None) -> int | None:
 
 
 def _ending_values(e: Ending) -> dict[str, object]:
-    done = e.completion
+    done = keep(e.completion) if e.completion else None
     usage = done.usage if done else Usage()
     return {
         "b_attempt_id": e.attempt_id,
         "outcome": e.outcome,
         "ended_at": e.ended_at,
-        "completion": _cap(done.text) if done else None,
-        "reasoning": _cap(done.reasoning) if done else None,
-        "refusal": _cap(done.refusal) if done else None,
-        "finish_reason": _finish_reason(done) if done else None,
+        "completion": done.text if done else None,
+        "reasoning": done.reasoning if done else None,
+        "refusal": done.refusal if done else None,
+        "finish_reason": done.finish_reason if done else None,
         "prompt_tokens": _plausible(usage.prompt_tokens),
         "completion_tokens": _plausible(usage.completion_tokens),
         "cached_tokens": _plausible(usage.cached_tokens),

@@ -17,9 +17,12 @@ from factories import (
     make_result,
     write_rows,
 )
+from pydantic import BaseModel
 
+from batch_assets.core.acceptance import accept
 from batch_assets.core.attempts import ErrorKind, Status
-from batch_assets.core.completions import Usage
+from batch_assets.core.completions import MAX_COMPLETION_CHARACTERS, Completion, Usage
+from batch_assets.core.tasks import Task
 from batch_assets.store.batches import freeze_batch
 from batch_assets.store.database import Database, now
 from batch_assets.store.partitions import finish_partition, load_partition, load_partitions
@@ -178,6 +181,10 @@ def test_a_claim_has_no_end_until_it_is_written(database: Database) -> None:
     assert (row["engine_s"], row["parameters"]) == (0.25, {"temperature": 0.5})
 
 
+class Label(BaseModel):
+    label: str
+
+
 HOSTILE = ["a\x00b", "half \ud83d of a pair", "\udc00", "\x00", "é\x00\ud800", "\ufffe\uffff", "🏦"]
 
 
@@ -189,7 +196,9 @@ def test_text_that_no_database_keeps_doesnt_break_its_neighbours(database: Datab
         database,
         endings=[
             make_ending(claims[0]),
-            make_ending(claims[1], "invalid", completion=make_completion(text), error=text),
+            make_ending(
+                claims[1], "invalid", completion=make_completion(text, reasoning=text, refusal=text), error=text
+            ),
             make_ending(claims[2], "error", error=text, error_kind=ErrorKind.SERVER_ERROR),
         ],
         rows=[make_result("1"), make_result("2", Status.INVALID, error=text), make_result("3")],
@@ -199,7 +208,34 @@ def test_text_that_no_database_keeps_doesnt_break_its_neighbours(database: Datab
     assert all(t["ended_at"] for t in tries.values())
     shown = text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode()
     assert tries["2"]["completion"] == tries["2"]["error"] == tries["3"]["error"] == shown
+    assert tries["2"]["reasoning"] == tries["2"]["refusal"] == shown
     assert load_rows(database)["2"]["error"] == shown
+
+
+@pytest.mark.parametrize(
+    "done",
+    [
+        make_completion('{"label":"a\\\0"}'),
+        make_completion('{"label":"\0"}'),
+        make_completion('{"label":"a"}\ud800'),
+        make_completion('{"label":"a"}'.ljust(MAX_COMPLETION_CHARACTERS + 1)),
+        make_completion('<think>\0</think>```json\n{"label":"a"}\n```', reasoning="\ud800"),
+        make_completion("", reasoning="\0"),
+        make_completion('{"label":"a"}', refusal="\ud800 no"),
+        make_completion('{"label":"a"}', "stop\0"),
+        make_completion('{"label":"a"}', "\ud800" * 50),
+    ],
+    ids=["backslash", "nul", "surrogate", "cap", "wrapped", "reasoning", "refusal", "reason", "long reason"],
+)
+def test_an_answer_from_the_store_gets_the_verdict_that_it_had(database: Database, done: Completion) -> None:
+    task = Task(name="t", output=Label, prompts={}, models={})
+    claim = make_claim("1")
+    write_rows(database, claims=[claim])
+    write_rows(database, endings=[make_ending(claim, "invalid", completion=done)])
+    with database.read() as connection:
+        (past,) = load_history(connection, KEY, ["1"])["1"]
+    assert past.completion is not None
+    assert accept(past.completion, task) == accept(done, task)
 
 
 @pytest.mark.parametrize("finish_reason", ["x" * 500, "sto\x00p", "\ud800", ""])

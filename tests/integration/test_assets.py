@@ -352,6 +352,19 @@ def test_malformed_lines_are_a_warning_that_counts_them(project: TempProject) ->
     assert found.metadata["malformed_lines"].value == 1
 
 
+def test_cleaned_values_are_told_by_line_and_are_no_warning(project: TempProject) -> None:
+    path = project.write("b1", ["1", "2"])
+    path.write_text(path.read_text() + "3,a\0b\n")
+    done = project.materialize(["source_records"], partition="b1")
+    (found,) = [d for d in done.get_asset_check_evaluations() if d.check_name == "lines_readable"]
+    assert found.passed
+    assert (found.metadata["malformed_lines"].value, found.metadata["cleaned_values"].value) == (0, 1)
+    assert "line 4" in str(found.metadata["first_cleaned"].value)
+    (stamp,) = done.get_asset_materialization_events()
+    metadata = stamp.step_materialization_data.materialization.metadata
+    assert (metadata["records"].value, metadata["cleaned_values"].value) == (3, 1)
+
+
 def test_a_frame_that_breaks_its_contract_is_red_and_stops_what_follows(
     frozen: TempProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from batch_assets.components.project import load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.identity import variant_spec
 from batch_assets.settings import Settings
+from batch_assets.sources.files import FileSource
 
 MODELS = "made_up: {weights: fake, engine: fake}\n"
 PROMPT = "---\ndescription: d\n---\n{{ text }}\n"
@@ -30,7 +31,7 @@ def write_defs(folder: Path, text: str) -> Settings:
     (folder / "models.yaml").write_text(MODELS)
     (task / "defs.yaml").write_text(text)
     (task / "prompts" / "v1.md").write_text(PROMPT)
-    (task / "a.csv").write_text("id,text\n1,hello\n")
+    (task / "a.csv").write_text("id|text\n1|hello\n")
     return Settings(home=folder.parent / "home", defs=folder)
 
 
@@ -45,12 +46,22 @@ def test_a_task_in_yaml_has_everything_that_one_in_python_has(tmp_path: Path) ->
     assert "yaml_triage/llm_outputs" in keys
 
 
+def test_a_source_in_yaml_has_every_field_of_one_in_python(tmp_path: Path) -> None:
+    text = YAML.replace("key: id}", "key: id, encoding: cp1252, max_value_bytes: 99, delimiter: '|', settle_s: 3}")
+    folder = tmp_path / "yaml_defs_source"
+    _, source = load_project(write_defs(folder, text)).tasks["yaml_triage"]
+    assert isinstance(source, FileSource)
+    assert (source.encoding, source.max_value_bytes, source.delimiter, source.settle_s) == ("cp1252", 99, "|", 3.0)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
         ("triage.task.Triage", "triage.task.Nothing", "output: 'batch_assets.defs.ticket_triage.task.Nothing'"),
         ("max_error_share: 0.5", "max_error_share: 2", "thresholds: max_error_share"),
         ("{files:", "{filez:", "source: files"),
+        ("key: id}", "key: id, encoding: utf-99}", "encoding 'utf-99'"),
+        ("key: id}", "key: id, max_value_bytes: 0}", "max_value_bytes 0"),
         ("models: [made_up]", "models: [unknown]", "unknown"),
     ],
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 
 from batch_assets.core.acceptance import Verdict, accept
 from batch_assets.core.attempts import ErrorKind, Status
-from batch_assets.core.completions import Completion
+from batch_assets.core.completions import MAX_COMPLETION_CHARACTERS, Completion, keep
 from batch_assets.core.tasks import Rule, Task
 
 NASTY = Path(__file__).resolve().parents[4] / "shared" / "data" / "nasty"
@@ -107,7 +109,21 @@ REFUSED: dict[str, tuple[str, ErrorKind]] = {
     "whitespace": (" \n\t\r ", ErrorKind.EMPTY_ANSWER),
     "prose before": (f"Here you are: {GOOD}", ErrorKind.NOT_JSON),
     "prose after": (f"{GOOD} I hope that helps", ErrorKind.NOT_JSON),
-    "fences": (f"```json\n{GOOD}\n```", ErrorKind.NOT_JSON),
+    "prose after a fence": (f"```json\n{GOOD}\n```\nThere you are", ErrorKind.NOT_JSON),
+    "prose before a fence": (f"Sure:\n```json\n{GOOD}\n```", ErrorKind.NOT_JSON),
+    "two fences": (f"```\n{GOOD}\n```\n```\n{GOOD}\n```", ErrorKind.NOT_JSON),
+    "a fence in a fence": (f"```\n```json\n{GOOD}\n```\n```", ErrorKind.NOT_JSON),
+    "a fence without its end": (f"```json\n{GOOD}", ErrorKind.NOT_JSON),
+    "a fence on one line": (f"```json {GOOD}```", ErrorKind.NOT_JSON),
+    "nothing in a fence": ("```json\n\n```", ErrorKind.EMPTY_ANSWER),
+    "two thinking sections": (f"<think>a</think><think>b</think>{GOOD}", ErrorKind.NOT_JSON),
+    "thinking that isn't at the beginning": (f"So: <think>a</think>{GOOD}", ErrorKind.NOT_JSON),
+    "thinking after the answer": (f"{GOOD}<think>a</think>", ErrorKind.NOT_JSON),
+    "the end of thinking without its beginning": (f"hm</think>{GOOD}", ErrorKind.NOT_JSON),
+    "thinking without an end": (f"<think>hm {GOOD}", ErrorKind.ONLY_REASONING),
+    "thinking and no answer": ("<think>hm</think>\n ", ErrorKind.ONLY_REASONING),
+    "thinking and prose": ("<think>hm</think>It is a card", ErrorKind.NOT_JSON),
+    "whitespace without an end": (" \n" * 60, ErrorKind.ENDLESS_WHITESPACE),
     "two answers": (f"{GOOD}\n{GOOD}", ErrorKind.NOT_JSON),
     "cut off": (GOOD[:-1], ErrorKind.NOT_JSON),
     "single quotes": (GOOD.replace('"', "'"), ErrorKind.NOT_JSON),
@@ -115,12 +131,12 @@ REFUSED: dict[str, tuple[str, ErrorKind]] = {
     "python's True": (GOOD.replace("true", "True"), ErrorKind.NOT_JSON),
     "a comment": (f"{GOOD} // done", ErrorKind.NOT_JSON),
     "a BOM": (f"\ufeff{GOOD}", ErrorKind.NOT_JSON),
-    "NaN": (with_value("share", "NaN"), ErrorKind.NOT_JSON),
-    "Infinity": (with_value("share", "Infinity"), ErrorKind.NOT_JSON),
-    "-Infinity": (with_value("anything", "[-Infinity]"), ErrorKind.NOT_JSON),
+    "NaN": (with_value("share", "NaN"), ErrorKind.NOT_FINITE),
+    "Infinity": (with_value("share", "Infinity"), ErrorKind.NOT_FINITE),
+    "-Infinity": (with_value("anything", "[-Infinity]"), ErrorKind.NOT_FINITE),
     "a raw newline in a string": (with_value("anything", '"a\nb"'), ErrorKind.NOT_JSON),
-    "a raw NUL in a string": (with_value("anything", '"a\x00b"'), ErrorKind.NOT_JSON),
-    "more digits than Python reads": (with_value("anything", "9" * 5000), ErrorKind.NOT_JSON),
+    "a raw NUL in a string": (with_value("anything", '"a\x00b"'), ErrorKind.CONTROL_CHARACTERS),
+    "more digits than Python reads": (with_value("anything", "9" * 5000), ErrorKind.TOO_BIG),
     "an array": (f"[{GOOD}]", ErrorKind.NOT_OBJECT),
     "a string": ('"card"', ErrorKind.NOT_OBJECT),
     "a number": ("1", ErrorKind.NOT_OBJECT),
@@ -130,6 +146,10 @@ REFUSED: dict[str, tuple[str, ErrorKind]] = {
     "a doubled key": (with_value("label", '"card"'), ErrorKind.DOUBLED_KEY),
     "a doubled key, spelt otherwise": (with_value("\\u006cabel", '"fee"'), ErrorKind.DOUBLED_KEY),
     "a doubled key inside": (with_value("notes", '[{"a":1,"b":2,"a":1}]'), ErrorKind.DOUBLED_KEY),
+    "a raw NUL after the answer": (f"{GOOD}\x00", ErrorKind.NOT_JSON),
+    "a raw NUL after a backslash": (with_value("anything", '"a\\\x00b"'), ErrorKind.NOT_JSON),
+    "a raw surrogate after a backslash": (with_value("anything", '"a\\\ud800b"'), ErrorKind.NOT_JSON),
+    "a raw NUL after two backslashes": (with_value("anything", '"a\\\\\x00b"'), ErrorKind.CONTROL_CHARACTERS),
     "an escaped NUL": (with_value("anything", r'"a\u0000b"'), ErrorKind.CONTROL_CHARACTERS),
     "an escaped NUL inside": (with_value("notes", r'[{"a":["\u0000"]}]'), ErrorKind.CONTROL_CHARACTERS),
     "an escaped NUL in a key": (with_value("notes", r'[{"\u0000":1}]'), ErrorKind.CONTROL_CHARACTERS),
@@ -149,11 +169,13 @@ REFUSED: dict[str, tuple[str, ErrorKind]] = {
     "a field too many": (with_value("reason", '"x"'), ErrorKind.SCHEMA),
     "a field too few": ('{"label":"card"}', ErrorKind.SCHEMA),
     "no field": ("{}", ErrorKind.SCHEMA),
-    "an int beyond 64 bits": (with_value("guests", str(2**63)), ErrorKind.SCHEMA),
-    "a huge int": (with_value("guests", str(10**400)), ErrorKind.SCHEMA),
-    "a huge int for a float": (with_value("share", str(10**400)), ErrorKind.SCHEMA),
-    "a float beyond all, inside": (with_value("share", "1e400"), ErrorKind.SCHEMA),
-    "a negative float beyond all": (with_value("notes", '[{"a":-1e400}]'), ErrorKind.SCHEMA),
+    "an int beyond 64 bits": (with_value("guests", str(2**63)), ErrorKind.TOO_BIG),
+    "an int beyond 64 bits where any number may be": (with_value("share", str(2**63)), ErrorKind.TOO_BIG),
+    "an int beyond 64 bits in a field too many": (with_value("reason", str(-(2**63) - 1)), ErrorKind.TOO_BIG),
+    "a huge int": (with_value("guests", str(10**400)), ErrorKind.TOO_BIG),
+    "a huge int for a float": (with_value("share", str(10**400)), ErrorKind.TOO_BIG),
+    "a float beyond all, inside": (with_value("share", "1e400"), ErrorKind.NOT_FINITE),
+    "a negative float beyond all": (with_value("notes", '[{"a":-1e400}]'), ErrorKind.NOT_FINITE),
     "nested deeper than pydantic reads": (with_value("anything", "[" * 500 + "]" * 500), ErrorKind.SCHEMA),
     "nested deeper than Python reads": (with_value("anything", "[" * 100_000 + "]" * 100_000), ErrorKind.SCHEMA),
     "opened and never closed": ("[" * 100_000, ErrorKind.SCHEMA),
@@ -168,6 +190,100 @@ def test_an_answer_that_does_not_fit_is_refused_with_its_kind(text: str, kind: E
     assert (verdict.status, verdict.error_kind, verdict.payload) == (Status.INVALID, kind, None)
     assert verdict.error
     assert len(verdict.error) <= 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{GOOD}\n```",
+        f"\n```\r\n{GOOD}\r\n```\n",
+        f"<think>\nIs it {{}} or ```x```?\n</think>\n\n{GOOD}",
+        f"<think></think>{GOOD}",
+        f"<think>hm</think>\n```JSON\n{GOOD}\n```",
+    ],
+)
+def test_thinking_at_the_beginning_and_a_fence_around_the_rest_are_taken_off(text: str) -> None:
+    assert judge(text) == judge(GOOD)
+
+
+def test_backticks_and_thinking_inside_an_answer_are_its_own() -> None:
+    text = with_value("anything", json.dumps("```json\n<think>x</think>\n```"))
+    verdict = judge(f"<think>y</think>\n```json\n{text}\n```")
+    assert verdict.payload is not None
+    assert verdict.payload["anything"] == "```json\n<think>x</think>\n```"
+
+
+def test_an_answer_in_the_reasoning_field_is_no_answer() -> None:
+    done = Completion(text=" ", finish_reason="stop", reasoning=GOOD)
+    assert accept(done, TASK).error_kind is ErrorKind.ONLY_REASONING
+    assert accept(replace(done, text=GOOD), TASK).status is Status.OK
+    assert accept(replace(done, reasoning="\n"), TASK).error_kind is ErrorKind.EMPTY_ANSWER
+
+
+def test_a_refusal_is_told_whatever_stands_beside_it() -> None:
+    for text in ("", GOOD):
+        verdict = accept(Completion(text=text, finish_reason="stop", refusal="I can't help with that."), TASK)
+        assert (verdict.error_kind, verdict.error) == (
+            ErrorKind.REFUSED,
+            "the model declined: I can't help with that.",
+        )
+    assert accept(Completion(text=GOOD, finish_reason="stop", refusal=" "), TASK).status is Status.OK
+
+
+@pytest.mark.parametrize("text", [" " * 500, f"{GOOD[:-1]}{' ' * 500}", f"{GOOD}{' ' * 500}", "<think>hm"])
+def test_what_was_cut_off_is_truncated_also_where_it_ends_in_whitespace_or_in_thinking(text: str) -> None:
+    assert judge(text, "length").error_kind is ErrorKind.TRUNCATED
+
+
+def test_an_answer_that_fills_the_stores_cap_is_too_big_though_its_beginning_is_an_answer() -> None:
+    for length, kind in ((MAX_COMPLETION_CHARACTERS - 1, None), (MAX_COMPLETION_CHARACTERS, ErrorKind.TOO_BIG)):
+        done = Completion(text=GOOD.ljust(length), finish_reason="stop")
+        assert accept(done, TASK).error_kind is kind
+        assert accept(keep(done), TASK).error_kind is kind
+    assert judge(GOOD.ljust(MAX_COMPLETION_CHARACTERS * 2)).error_kind is ErrorKind.TOO_BIG
+
+
+class Doubling(BaseModel):
+    value: Any
+
+    @field_serializer("value")
+    def write(self, value: Any) -> Any:
+        return value + value
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [(2**62, ErrorKind.TOO_BIG), (2**61, None), ("x", None)],
+)
+def test_a_value_that_the_model_makes_itself_is_looked_at_too(value: object, kind: ErrorKind | None) -> None:
+    assert judge(json.dumps({"value": value}), task=make_task(Doubling)).error_kind is kind
+
+
+class Tenfold(BaseModel):
+    value: float
+
+    @field_validator("value")
+    @classmethod
+    def multiply(cls, value: float) -> float:
+        return value * 10
+
+
+def test_an_infinity_that_the_model_makes_itself_is_looked_at_too() -> None:
+    assert judge('{"value":1.7e308}', task=make_task(Tenfold)).error_kind is ErrorKind.NOT_FINITE
+    assert judge('{"value":1.7e300}', task=make_task(Tenfold)).status is Status.OK
+
+
+class Nul(BaseModel):
+    value: str
+
+    @field_serializer("value")
+    def write(self, value: str) -> str:
+        return value.replace("0", "\0")
+
+
+def test_a_nul_that_the_model_makes_itself_is_looked_at_too() -> None:
+    assert judge('{"value":"a0"}', task=make_task(Nul)).error_kind is ErrorKind.CONTROL_CHARACTERS
+    assert judge('{"value":"a1"}', task=make_task(Nul)).status is Status.OK
 
 
 def test_json_that_parses_by_chance_after_a_cut_is_not_an_answer() -> None:
@@ -323,15 +439,36 @@ completions = (
 )
 
 
-@settings(deadline=None, max_examples=150)
-@given(completions)
-@example(GOOD)
-@example('{"label":"fee","urgent":true}')
-def test_any_text_gets_a_verdict_and_ok_means_that_model_and_rules_accept(text: str) -> None:
-    verdict = judge(text)
-    assert verdict == judge(text)
+def wrap(text: str, thinking: str | None, has_fence: bool) -> str:
+    fenced = f"```json\n{text}\n```" if has_fence else text
+    return fenced if thinking is None else f"<think>{thinking}</think>{fenced}"
+
+
+any_text = st.text(st.characters(exclude_categories=[]), max_size=8)
+wrapped = st.builds(wrap, completions, st.none() | any_text, st.booleans())
+finish_reasons = st.sampled_from(["stop"] * 5 + ["length", "content_filter", "x" * 50, "\ud800", "", None])
+
+
+@settings(deadline=None, max_examples=200)
+@given(completions | wrapped, finish_reasons, st.none() | any_text, st.none() | any_text)
+@example(GOOD, "stop", None, None)
+@example('{"label":"fee","urgent":true}', "stop", None, None)
+@example(wrap(GOOD, "hm", True), "stop", "hm", None)
+@example(GOOD, "stop", None, "no")
+@example(with_value("anything", '"\\\0"'), "stop", None, None)
+def test_any_answer_gets_a_verdict_and_ok_means_that_model_and_rules_accept(
+    text: str, finish_reason: str | None, reasoning: str | None, refusal: str | None
+) -> None:
+    done = Completion(text=text, finish_reason=finish_reason, reasoning=reasoning, refusal=refusal)
+    verdict = accept(done, TASK)
+    assert verdict == accept(done, TASK)
+    assert verdict == accept(keep(done), TASK)
     if verdict.status is Status.OK:
-        answer = Answer.model_validate_json(text, strict=True)
+        assert finish_reason == "stop"
+        assert not (refusal or "").strip()
+        bare = re.sub(r"\A\s*<think>.*?</think>", "", keep(done).text, flags=re.DOTALL).strip()
+        bare = bare.removeprefix("```json").removesuffix("```") if bare.startswith("```") else bare
+        answer = Answer.model_validate_json(bare, strict=True)
         assert no_urgent_fee(answer) is None
         assert verdict.payload == answer.model_dump(mode="json")
         assert json.loads(json.dumps(verdict.payload, allow_nan=False)) == verdict.payload
@@ -339,6 +476,19 @@ def test_any_text_gets_a_verdict_and_ok_means_that_model_and_rules_accept(text: 
     else:
         assert verdict.status is Status.INVALID
         assert verdict.error_kind in ErrorKind
+        assert verdict.error
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["\\", "\0", "\ud800", "\udc00", '"', "a", "u0000", "é"]), max_size=8).map("".join))
+@example("\\\0")
+def test_no_answer_with_a_nul_in_a_string_is_ok_and_its_stored_form_stays(text: str) -> None:
+    done = Completion(text=f'{{"v":"{text}"}}', finish_reason="stop")
+    kept = keep(done)
+    assert keep(kept) == kept
+    kept.text.encode("utf-8")
+    if "\0" in text:
+        assert accept(done, make_task(Lenient)).status is Status.INVALID
 
 
 @settings(deadline=None, max_examples=150)
@@ -351,13 +501,14 @@ def test_an_answer_that_the_model_accepts_is_refused_only_for_what_no_store_keep
         assert judge(text).status is Status.INVALID
         return
     kind = judge(text).error_kind
-    assert kind in (None, ErrorKind.RULE, ErrorKind.NOT_JSON, ErrorKind.SCHEMA, ErrorKind.CONTROL_CHARACTERS)
+    unkept = (ErrorKind.NOT_FINITE, ErrorKind.TOO_BIG, ErrorKind.CONTROL_CHARACTERS)
+    assert kind in (None, ErrorKind.RULE, *unkept)
     if kind is ErrorKind.RULE:
         assert no_urgent_fee(fitting)
-    if kind is ErrorKind.NOT_JSON:
+    if kind is ErrorKind.NOT_FINITE:
         assert "NaN" in text or "Infinity" in text
-    if kind is ErrorKind.SCHEMA:
-        assert "E+" in text.upper() or any(len(digits) > 18 for digits in text.split())
+    if kind is ErrorKind.TOO_BIG:
+        assert any(len(digits) > 18 for digits in re.findall(r"\d+", text))
 
 
 # The corpus of JSONTestSuite

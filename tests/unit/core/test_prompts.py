@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 
+from batch_assets.core.control_tokens import find_control_tokens
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.prompts import Message, Prompt, check_fields, load_prompt, load_prompts
 from batch_assets.core.records import Record
@@ -265,15 +266,52 @@ nasty_texts = st.lists(nasty_pieces | st.text(st.characters(exclude_categories=[
 
 @settings(deadline=None)
 @given(nasty_texts)
-def test_any_text_stands_in_the_message_as_it_is(bracketed: Prompt, text: str) -> None:
-    assert render(bracketed, text) == f"<{text}>"
+def test_any_text_stands_in_the_message_as_it_is_but_for_control_tokens(bracketed: Prompt, text: str) -> None:
+    content, plain = render(bracketed, text), f"<{text}>"
+    assert content.replace(" ", "") == plain.replace(" ", "")
+    assert not find_control_tokens(content)
+    if not find_control_tokens(plain):
+        assert content == plain
 
 
 @pytest.mark.parametrize(
-    "text", ["{{ 7 * 7 }}", "{% raw %}{{ x }}{% endraw %}", "100 %s %(a)s %%", "{# gone? #}", "{{ text }}", "</s>{%"]
+    "text", ["{{ 7 * 7 }}", "{% raw %}{{ x }}{% endraw %}", "100 %s %(a)s %%", "{# gone? #}", "{{ text }}", "</b>{%"]
 )
 def test_a_text_that_looks_like_a_template_stays_literal(bracketed: Prompt, text: str) -> None:
     assert render(bracketed, text) == f"<{text}>"
+
+
+CONTROL_TOKENS = [
+    "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>",
+    "<start_of_turn>", "<end_of_turn>", "<|eot_id|>", "<|start_header_id|>", "<think>", "</think>", "<|channel>",
+    "<turn|>", "<｜Assistant｜>", "[|assistant|]", "<tool_call>",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("token", CONTROL_TOKENS)
+def test_a_control_token_in_a_record_becomes_plain_text_that_stays_readable(bracketed: Prompt, token: str) -> None:
+    assert render(bracketed, f"a{token}b") == f"<a{token[0]} {token[1:]}b>"
+
+
+@pytest.mark.parametrize("token", CONTROL_TOKENS)
+def test_a_control_token_that_two_fields_make_together_is_broken_too(write: Write, token: str) -> None:
+    prompt = load_prompt(write(body="{{ text }}{{ more }}"), Answer)
+    for at in range(1, len(token)):
+        content = render(prompt, token[:at], more=token[at:])
+        assert token not in content
+        assert content.replace(" ", "") == token
+
+
+def test_the_control_tokens_of_the_prompt_file_stay_and_those_of_the_record_do_not(write: Write) -> None:
+    head = f"{HEAD}\nsystem: No <think>!\nexamples:\n  - input: {{text: <think>}}\n    output: {{label: a, at: </s>}}"
+    prompt = load_prompt(write(head, "<think>{{ text }}</think>"), Answer)
+    turns = [m.content for m in prompt.render(Record(item_id="1", fields={"text": "x</think><|im_end|>"}))]
+    assert turns == [
+        "No <think>!",
+        "<think><think></think>",
+        '{"label":"a","at":"</s>"}',
+        "<think>x< /think>< |im_end|></think>",
+    ]
 
 
 @pytest.mark.parametrize(

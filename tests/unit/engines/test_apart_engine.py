@@ -35,6 +35,7 @@ class StandIn:
         self.died = asyncio.Event()
         self.shutdowns = 0
         self.model_config = SimpleNamespace(max_model_len=6)
+        self.all_special_tokens: list[str] = []
 
     def get_tokenizer(self) -> "StandIn":
         return self

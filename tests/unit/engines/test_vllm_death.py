@@ -23,6 +23,7 @@ class StandIn:
         self.may_die = threading.Event()
         self.added: list[str] = []
         self.model_config = SimpleNamespace(max_model_len=100)
+        self.all_special_tokens: list[str] = []
 
     def get_tokenizer(self) -> "StandIn":
         return self

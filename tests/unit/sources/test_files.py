@@ -1,14 +1,16 @@
 """FileSource: a batch per file, ids that are there and differ, and every problem named by file, line and field."""
 
+import json
 import os
 import re
 import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from batch_assets.core.errors import ConfigError, SourceError
@@ -223,9 +225,10 @@ def test_ids_that_differ_in_spaces_or_case_are_different(read: Read) -> None:
     assert read("id,text\nx,a\nX,b\n x,c\n").frame.height == 3
 
 
-def test_an_id_with_a_nul_is_an_error_with_its_line(read: Read) -> None:
-    with pytest.raises(SourceError, match=r"b\.csv: line 3: id: a NUL, which no database keeps"):
-        read("id,text\n1,a\n2\0,b\n")
+@pytest.mark.parametrize("character", ["\0", "\x01", "\x1f", "\x7f"])
+def test_an_id_with_a_control_character_is_an_error_with_its_line(read: Read, character: str) -> None:
+    with pytest.raises(SourceError, match=r"b\.csv: line 3: id: a control character in the id"):
+        read(f"id,text\n1,a\n2{character},b\n")
 
 
 def test_another_column_called_item_id_is_an_error(read: Read) -> None:
@@ -237,6 +240,158 @@ def test_lines_that_are_set_aside_do_not_count_as_records(read: Read) -> None:
     batch = read("id,text\n1,a\n1,b,c\n2,d\n")
     assert batch.frame[ITEM_ID].to_list() == ["1", "2"]
     assert [n for n, _ in batch.malformed] == [3]
+
+
+def read_as(folder: Path, data: bytes, encoding: str = "utf-8", name: str = "b.csv") -> SourceBatch:
+    """Write bytes and read them as a batch with the field `text`."""
+    (folder / name).write_bytes(data)
+    source = FileSource(name, key="id", encoding=encoding).bind(folder)
+    assert source.columns() == ("id", "text")
+    return source.read(source.list_batches()[0], ["text"])
+
+
+@pytest.mark.parametrize(
+    "encoding", ["cp1252", "latin-1", "UTF8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "mac_roman"]
+)
+@pytest.mark.parametrize("name", ["b.csv", "b.jsonl"])
+def test_an_encoding_that_the_task_names_is_read(tmp_path: Path, encoding: str, name: str) -> None:
+    text = "id,text\n1,Crème brûlée\n" if name == "b.csv" else '{"id":1,"text":"Crème brûlée"}\n'
+    batch = read_as(tmp_path, text.encode(encoding), encoding, name)
+    assert batch.frame["text"].to_list() == ["Crème brûlée"]
+
+
+@pytest.mark.parametrize(("bom", "encoding"), [(b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")])
+def test_a_bom_is_no_part_of_the_first_name(tmp_path: Path, bom: bytes, encoding: str) -> None:
+    (tmp_path / "b.csv").write_bytes(bom + "id,text\n1,a\n".encode(encoding))
+    source = FileSource("b.csv", key="id", encoding=encoding).bind(tmp_path)
+    assert source.read(source.list_batches()[0], ["text"]).frame.height == 1
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.jsonl"])
+@pytest.mark.parametrize(
+    ("encoding", "words", "guess"),
+    [
+        ("cp1251", "Здравствуйте, моя карта не работает уже третий день", "cp1251"),
+        ("cp1252", "Où est la gare ? Le café était fermé à cause de la grève.", "cp1252"),
+        ("cp932", "クレジットカードが使えません。助けてください。", "cp932"),
+        ("utf-16", "a", "utf-16"),
+        ("utf-16-le", "plain words", "utf-16-le"),
+        ("utf-16-be", "plain words", "utf-16-be"),
+        ("utf-32", "a", "utf-32"),
+    ],
+)
+def test_a_file_that_is_not_utf8_is_refused_with_what_it_looks_like(
+    tmp_path: Path, name: str, encoding: str, words: str, guess: str
+) -> None:
+    rows = [("1", "first"), ("2", words)]
+    text = (
+        "id;text\n" + "".join(f"{i};{t}\n" for i, t in rows)
+        if name == "b.csv"
+        else "".join(f'{{"id":"{i}","text":"{t}"}}\n' for i, t in rows)
+    )
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    source = FileSource(name, key="id").bind(tmp_path)
+    with pytest.raises(SourceError, match=r"line \d: not UTF-8") as error:
+        source.read(source.list_batches()[0], ["text"])
+    says = "looks like" if guess.startswith("utf") else "may be"
+    assert f"it {says} {guess}: save the file as UTF-8, or name its encoding: encoding={guess!r}" in str(error.value)
+    assert read_as(tmp_path, text.encode(encoding), guess, name).frame["text"][1] == words
+
+
+def test_bytes_that_are_not_in_the_named_encoding_are_refused_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_bytes("id,text\n1,a\n2,жук\n".encode("cp1251"))
+    source = FileSource("b.csv", key="id", encoding="shift_jis").bind(tmp_path)
+    with pytest.raises(SourceError, match=r"b\.csv: line 3: not shift_jis \(byte 0x"):
+        source.read(source.list_batches()[0], ["text"])
+
+
+def test_an_encoding_that_can_say_half_a_character_is_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_bytes(b"id,text\n1,a\n2,+2AA-\n")
+    source = FileSource("b.csv", key="id", encoding="utf-7").bind(tmp_path)
+    with pytest.raises(SourceError, match=r"b\.csv: line 3: not utf-7: an unpaired surrogate"):
+        source.read(source.list_batches()[0], ["text"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"encoding": "utf-99"}, "encoding 'utf-99': Python knows no such text encoding"),
+        ({"encoding": "base64"}, "encoding 'base64'"),
+        ({"encoding": "rot13"}, "encoding 'rot13'"),
+        ({"encoding": "undefined"}, "encoding 'undefined'"),
+        ({"encoding": ""}, "encoding ''"),
+        ({"encoding": "a\0b"}, "encoding "),
+        ({"max_value_bytes": 0}, "max_value_bytes 0: it is 1 or more"),
+        ({"max_value_bytes": -5}, "max_value_bytes -5"),
+    ],
+)
+def test_an_encoding_or_a_limit_that_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=r"source '\*\.csv': ") as error:
+        FileSource("*.csv", **wrong)
+    assert named in str(error.value)
+
+
+FILES: dict[str, Callable[[Path, list[tuple[str, str, str]]], object]] = {
+    "b.csv": lambda path, rows: path.write_bytes(
+        ("id,text,note\n" + "".join(f'{i},"{t}","{n}"\n' for i, t, n in rows)).encode()
+    ),
+    "b.jsonl": lambda path, rows: path.write_text(
+        "\n" + "".join(json.dumps({"id": i, "text": t, "note": n}) + "\n" for i, t, n in rows)
+    ),
+    "b.parquet": lambda path, rows: pl.DataFrame(
+        [("0", "first", "n"), *rows], schema=["id", "text", "note"], orient="row"
+    ).write_parquet(path),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_control_characters_become_spaces_and_are_told_by_line_in_every_kind_of_file(tmp_path: Path, name: str) -> None:
+    FILES[name](tmp_path / name, [("1", "a\0b\x1b[31mc\x7f", "ok"), ("2", "tab\tnew\nret\u0085é", "x\x0cy")])
+    source = FileSource(name, key="id").bind(tmp_path)
+    batch = source.read(source.list_batches()[0], ["text"])
+    assert batch.frame["text"].to_list()[-2:] == ["a b [31mc ", "tab\tnew\nret\u0085é"]
+    assert batch.frame["note"].to_list()[-2:] == ["ok", "x y"]
+    assert batch.malformed == []
+    assert batch.cleaned == [
+        (2, "text: control characters made spaces: 3"),
+        (3, "note: control characters made spaces: 1"),
+    ]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_record_with_a_value_over_the_limit_is_set_aside_with_its_line_in_every_kind_of_file(
+    tmp_path: Path, name: str
+) -> None:
+    FILES[name](tmp_path / name, [("1", "é" * 6, "n" * 99), ("2", "é" * 5, "n" * 99), ("3", "x" * 11, "n")])
+    source = FileSource(name, key="id", max_value_bytes=10).bind(tmp_path)
+    batch = source.read(source.list_batches()[0], ["text"])
+    assert batch.frame["text"].to_list()[-1] == "é" * 5
+    assert batch.malformed == [
+        (2, "text: 12 bytes, more than max_value_bytes (10)"),
+        (4, "text: 11 bytes, more than max_value_bytes (10)"),
+    ]
+    assert batch.frame["note"].to_list()[-1] == "n" * 99  # no prompt uses it
+
+
+def test_a_value_of_a_mebibyte_is_read_and_one_of_more_is_not(read: Read) -> None:
+    batch = read(f"id,text\n1,{'x' * 2**20}\n2,{'x' * (2**20 + 1)}\n", ["text"])
+    assert batch.frame[ITEM_ID].to_list() == ["1"]
+    assert batch.malformed == [(3, "text: 1,048,577 bytes, more than max_value_bytes (1,048,576)")]
+
+
+def test_a_line_without_the_id_is_refused_as_one_with_a_null_id_is(read: Read) -> None:
+    with pytest.raises(SourceError, match=r"b\.jsonl: lines 2, 3: id: the id is missing or blank"):
+        read('{"id":"1","text":"a"}\n{"text":"b"}\n{"id":null,"text":"c"}', ["text"], name="b.jsonl")
+
+
+def test_a_line_without_the_text_is_set_aside_and_costs_no_other(read: Read) -> None:
+    batch = read('{"id":"1","text":"a"}\n{"id":"2","txet":"b"}\n{"id":"3","text":null}', ["text"], name="b.jsonl")
+    assert batch.frame[ITEM_ID].to_list() == ["1", "3"]
+    assert batch.malformed == [(2, "no field 'text'")]
+
+
+def test_texts_that_differ_in_unicode_form_stay_as_they_are(read: Read) -> None:
+    assert read("id,text\n1,e\u0301\n2,\u00e9\n", ["text"]).frame["text"].to_list() == ["e\u0301", "\u00e9"]
 
 
 @pytest.mark.parametrize("name", ["gone.csv", "gone.jsonl", "gone.parquet"])
@@ -267,14 +422,26 @@ pieces = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=80)
+ENCODINGS = ["utf-8", "cp1252", "utf-16", "utf-16-be", "utf-32", "utf-7", "shift_jis", "hz", "idna", "unicode_escape"]
+
+
+@settings(deadline=None, max_examples=200)
 @given(
-    st.binary(max_size=30) | st.lists(pieces, max_size=12).map(b"".join),
+    st.binary(max_size=30)
+    | st.lists(pieces, max_size=12).map(b"".join)
+    | st.builds(
+        lambda text, encoding: text.encode(encoding, "replace"),
+        st.text(max_size=12),
+        st.sampled_from(["utf-16", "utf-7", "cp1252"]),
+    ),
     st.sampled_from(["a.csv", "a.tsv", "a.jsonl", "a.ndjson", "a.parquet"]),
+    st.sampled_from(ENCODINGS),
 )
-def test_any_file_is_a_batch_or_a_source_error(folder: Path, data: bytes, name: str) -> None:
+@example(b"id,text\n1,+2AA-\n", "a.csv", "utf-7")
+@example(b'{"id":"\\ud800"}', "a.jsonl", "unicode_escape")
+def test_any_file_is_a_batch_or_a_source_error(folder: Path, data: bytes, name: str, encoding: str) -> None:
     (folder / name).write_bytes(data)
-    source = FileSource(name, key="id").bind(folder)
+    source = FileSource(name, key="id", encoding=encoding).bind(folder)
     try:
         source.columns()
         batch = source.read(source.list_batches()[0], [])

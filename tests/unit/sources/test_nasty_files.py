@@ -41,7 +41,11 @@ def test_every_naughty_string_is_read_as_it_is(name: str) -> None:
     source = FileSource(name).bind(NASTY / "blns")
     batch = source.read(source.list_batches()[0], ["text"])
     assert batch.malformed == []
-    assert batch.frame["text"].to_list() == strings
+    cleaned = {n: re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", " ", text) for n, text in enumerate(strings)}
+    assert batch.frame["text"].to_list() == list(cleaned.values())
+    odd = [n for n, text in cleaned.items() if text != strings[n]]
+    assert [line for line, _ in batch.cleaned] == [batch.frame[SOURCE_LINE][n] for n in odd]
+    assert len(odd) == 5
 
 
 REFUSED = {
@@ -49,10 +53,10 @@ REFUSED = {
     "empty": "line 1: it is empty",
     "sheetsxlsx_converted": "line 1: column names must be there",
     "test_empty_columns": "line 1: column names must be there",
-    "test_latin1": "line 3: not UTF-8",
+    "test_latin1": "line 3: not UTF-8 (byte 0xa9): it may be cp",
     "test_skip_lines": "line 1: it is empty",
-    "test_utf16_big": "line 1: not UTF-8",
-    "test_utf16_little": "line 1: not UTF-8",
+    "test_utf16_big": "line 1: not UTF-8 (byte 0xfe): it looks like utf-16:",
+    "test_utf16_little": "line 1: not UTF-8 (byte 0xff): it looks like utf-16:",
 }
 SET_ASIDE = {
     "bad": [2, 3],
@@ -80,6 +84,43 @@ def test_each_example_of_csvkit_is_read_set_aside_or_refused_by_name(path: Path)
 def test_utf8_with_a_bom_is_read_as_without() -> None:
     with_bom, without = (read_csv(NASTY / "csvkit" / name, None) for name in ("test_utf8_bom.csv", "test_utf8.csv"))
     assert with_bom.frame.equals(without.frame)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
+def test_a_file_in_another_encoding_is_read_where_the_task_names_it(encoding: str) -> None:
+    batch = read_csv(NASTY / "csvkit" / "test_latin1.csv", None, encoding)
+    assert batch.frame.rows() == [("1", "2", "3", 2), ("4", "5", "©", 3)]
+    for name in ("test_utf16_big.csv", "test_utf16_little.csv"):
+        assert read_csv(NASTY / "csvkit" / name, None, "utf-16").frame.rows()[1] == ("4", "5", "ʤ", 3)
+
+
+def test_naughty_strings_survive_every_encoding_that_has_them(tmp_path: Path) -> None:
+    text = (NASTY / "blns" / "naughty_strings.jsonl").read_text(encoding="utf-8")
+    for encoding in ("utf-8-sig", "utf-16", "utf-16-le", "utf-32", "gb18030"):
+        (tmp_path / "b.jsonl").write_bytes(text.encode(encoding))
+        source = FileSource("*.jsonl", encoding=encoding).bind(tmp_path)
+        found = source.read(source.list_batches()[0], ["text"])
+        plain = FileSource("naughty_strings.jsonl").bind(NASTY / "blns")
+        assert found.frame.equals(plain.read(plain.list_batches()[0], ["text"]).frame), encoding
+
+
+def test_every_file_under_every_suffix_is_a_batch_or_refused_by_name(tmp_path: Path) -> None:
+    paths = [p for p in find(".", "**/*") if p.is_file()]
+    assert len(paths) > 400
+    read = 0
+    for number, path in enumerate(paths):
+        for suffix in (".csv", ".jsonl", ".parquet"):
+            copy = tmp_path / f"{number}{suffix}"
+            copy.write_bytes(path.read_bytes())
+            source = FileSource(copy.name, key="id").bind(tmp_path)
+            try:
+                source.columns()
+                source.read(source.list_batches()[0], [])
+                read += 1
+            except SourceError as e:
+                assert copy.name in str(e)
+            copy.unlink()
+    assert read > 5
 
 
 def test_a_nul_byte_is_text() -> None:

@@ -22,7 +22,7 @@ def read_column(folder: Path, values: Any, name: str = "v") -> list[str | None]:
     """Return what becomes of one column."""
     path = folder / "x.parquet"
     pl.DataFrame({name: values}).write_parquet(path)
-    frame = read_parquet(path).frame
+    frame = read_parquet(path, [name]).frame
     assert frame.schema == {name: pl.String, SOURCE_LINE: pl.Int64}
     return frame[name].to_list()
 
@@ -61,7 +61,7 @@ def test_a_list_is_read_whatever_its_column_is_called(tmp_path: Path, name: str)
 def test_source_line_is_the_number_of_the_row_and_not_a_column_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pl.DataFrame({"id": ["a", "b"], SOURCE_LINE: ["x", "y"]}).write_parquet(path)
-    assert read_parquet(path).frame.rows() == [("a", 1), ("b", 2)]
+    assert read_parquet(path, []).frame.rows() == [("a", 1), ("b", 2)]
 
 
 def test_a_file_without_rows_is_a_batch_without_records(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_file_without_rows_is_a_batch_without_records(tmp_path: Path) -> None:
     pl.DataFrame({"id": pl.Series([], dtype=pl.Int64), "tags": pl.Series([], dtype=pl.List(pl.Int64))}).write_parquet(
         path
     )
-    assert read_parquet(path).frame.schema == {"id": pl.String, "tags": pl.String, SOURCE_LINE: pl.Int64}
+    assert read_parquet(path, []).frame.schema == {"id": pl.String, "tags": pl.String, SOURCE_LINE: pl.Int64}
     assert read_parquet_header(path) == ("id", "tags")
 
 
@@ -77,13 +77,23 @@ def test_a_path_is_never_taken_for_a_pattern(tmp_path: Path) -> None:
     folder = tmp_path / "[x]*"
     folder.mkdir()
     pl.DataFrame({"id": ["a"]}).write_parquet(folder / "x.parquet")
-    assert read_parquet(folder / "x.parquet").frame["id"].to_list() == ["a"]
+    assert read_parquet(folder / "x.parquet", []).frame["id"].to_list() == ["a"]
 
 
-@pytest.mark.parametrize("values", [[b"\xff"], [[b"\xff"]]])
-def test_bytes_that_are_no_text_are_refused_by_column(tmp_path: Path, values: list[Any]) -> None:
+def test_bytes_are_read_where_they_are_wanted_and_a_row_of_others_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    pl.DataFrame({"id": ["a", "b", "c"], "v": ["é".encode(), b"\xff", None]}).write_parquet(path)
+    batch = read_parquet(path, ["id", "v"])
+    assert batch.frame.rows() == [("a", "é", 1), ("c", None, 3)]
+    assert batch.malformed == [(2, "v: not UTF-8 text")]
+    unwanted = read_parquet(path, ["id"])
+    assert unwanted.frame.rows() == [("a", 1), ("b", 2), ("c", 3)]
+    assert unwanted.malformed == []
+
+
+def test_bytes_inside_lists_that_are_no_text_are_refused_by_column(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"x\.parquet: column 'v': .*can't be read as text"):
-        read_column(tmp_path, values)
+        read_column(tmp_path, [[b"\xff"]])
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +106,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_bytes_that_are_no_parquet_file_are_refused_by_name(folder: Path, data: bytes) -> None:
     path = folder / "any.parquet"
     path.write_bytes(data)
-    for read in (read_parquet, read_parquet_header):
+    for read in (lambda p: read_parquet(p, []), read_parquet_header):
         with pytest.raises(SourceError, match=r"any\.parquet: not a Parquet file"):
             read(path)
 
@@ -115,7 +125,7 @@ def test_a_damaged_file_is_a_batch_or_a_source_error(folder: Path) -> None:
             damaged[rng.randrange(len(damaged))] = rng.randrange(256)
         path.write_bytes(damaged)
         try:
-            read_parquet(path)
+            read_parquet(path, [])
         except SourceError as e:
             refused += 1
             assert "damaged.parquet" in str(e)

@@ -433,6 +433,18 @@ def test_text_that_is_not_utf8_costs_its_row_and_no_other(tmp_path: Path) -> Non
     ]
 
 
+def test_values_and_ids_obey_the_rules_of_files(source_url: str) -> None:
+    make_table(source_url, [("a", "x\x1by\x7f", 1), ("b", "é" * 6, 2), ("c", "é" * 5, 3), ("d\x01", "z", 4)])
+    source = make_sql_source(source_url, max_value_bytes=10)
+    batch = source.read_items(ids(source), ["text"])
+    assert batch.frame["text"].to_list() == ["x y ", "é" * 5]
+    assert batch.cleaned == [(1, "text: control characters made spaces: 2")]
+    assert batch.malformed == [
+        (2, "text: 12 bytes, more than max_value_bytes (10)"),
+        (4, "item_id: a control character in the id"),
+    ]
+
+
 # Names
 
 
@@ -558,6 +570,7 @@ def test_a_column_called_source_line_gives_way(source_url: str) -> None:
         ({"max_age_s": -1}, "max_age_s: seconds, 0 or more"),
         ({"max_age_s": float("nan")}, "max_age_s: seconds, 0 or more"),
         ({"lookback": float("inf")}, "lookback: 0 or more"),
+        ({"max_value_bytes": 0}, "max_value_bytes 0: it is 1 or more"),
         ({"url": "nonsense"}, "url: not a SQLAlchemy URL"),
     ],
 )

@@ -1,0 +1,48 @@
+"""Control tokens of chat models in a record: made plain text before they reach a model, so that they open no turn."""
+
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+KNOWN: tuple[str, ...] = (
+    "<s>", "</s>", "<bos>", "<eos>", "<pad>", "<unk>", "<sop>", "<eop>",
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>",
+    "<start_of_turn>", "<end_of_turn>",
+    "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[THINK]", "[/THINK]",
+    "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
+    "[gMASK]", "[sMASK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]",
+    "[|system|]", "[|user|]", "[|assistant|]", "[|tool|]", "[|endofturn|]",
+)  # fmt: skip
+"""Tokens of the usual families that can't be told by their form. Those that can, `<|im_end|>` and the like, are always
+broken."""
+
+_BY_FORM = r"<[|｜][^\s<>|｜]{1,80}[|｜]?>|<[^\s<>|｜]{1,80}[|｜]>"
+"""ChatML and most others: `<|im_start|>`, `<|eot_id|>`, `<|channel>`, `<turn|>`, DeepSeek's `<｜User｜>`."""
+
+
+def break_control_tokens(text: str, tokens: Iterable[str] = KNOWN, *, keep: Collection[str] = ()) -> str:
+    """Return a text in which each control token has a space after its first character: `< |im_end|>`.
+
+    A plain space, since a person and a model see it and know what was there, and no tokenizer's normalisation takes it
+    away as it may a zero-width character. Single characters in `tokens` are passed over, and those in `keep` stay. A
+    text without a control token comes back as it is.
+    """
+    pattern = _compile(tuple(tokens))
+
+    def put_apart(match: re.Match[str]) -> str:
+        return match[0] if match[0] in keep else f"{match[0][0]} {match[0][1:]}"
+
+    while (broken := pattern.sub(put_apart, text)) != text:  # a token may begin inside another one
+        text = broken
+    return text
+
+
+def find_control_tokens(text: str) -> frozenset[str]:
+    """Return the known control tokens in a text."""
+    return frozenset(_compile(KNOWN).findall(text))
+
+
+@lru_cache(maxsize=64)
+def _compile(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    literal = sorted({t.strip() for t in tokens if len(t.strip()) > 1}, key=len, reverse=True)
+    return re.compile("|".join([_BY_FORM, *map(re.escape, literal)]))
