@@ -28,6 +28,9 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 READ_AHEAD_CHUNKS = 4
+PROBE_POOL = 256
+"""Records that are read, if there are so many, for a probe to be one of: a cluster of bad ones is few of them."""
+
 MOST_DELAYED = 4
 """Windows of failed requests that wait to be retried, beyond which nothing more is read, so that memory stays small."""
 
@@ -143,7 +146,8 @@ class Runner:
     def _can_read(self) -> bool:
         """Whether there is room for more records to wait."""
         window = self._options.max_in_flight
-        return self._queue.ready < window and self._queue.delayed < MOST_DELAYED * window
+        wanted = max(window, PROBE_POOL) if self._breaker.is_open else window
+        return self._queue.ready < wanted and self._queue.delayed < MOST_DELAYED * window
 
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
         """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
