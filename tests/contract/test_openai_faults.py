@@ -107,7 +107,7 @@ def test_each_fault_is_one_records_own_and_its_neighbours_have_their_answers(
     sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_assets.engines.openai_engine.LARGEST_BODY", 2**20)
-    bad = {i: step for i, step in zip(make_ids(len(OUTCOMES), "x"), OUTCOMES, strict=True)}
+    bad = dict(zip(make_ids(len(OUTCOMES), "x"), OUTCOMES, strict=True))
     ids = sorted([*IDS, *bad])
     with start_server({f"text of {i}": step for i, step in bad.items()}) as (server, base_url):
         run_on(sqlite_database, tmp_path, base_url, ids=ids, timeout_s=1)
