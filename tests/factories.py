@@ -183,7 +183,7 @@ def make_runner(
     return Runner(
         database,
         engine,
-        RunnerOptions(max_in_flight=max_in_flight, group_s=0.0, **options),
+        RunnerOptions(max_in_flight=max_in_flight, **{"group_s": 0.0, "probe_s": 0.0, **options}),
         run_id=run_id or f"run-{next(_numbers)}",
         retry=retry,
     )

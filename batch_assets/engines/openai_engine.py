@@ -1,29 +1,47 @@
 """Any OpenAI-compatible server over aiohttp: vLLM's own, llama.cpp's, a hosted API. It retries nothing by itself."""
 
+import asyncio
 import email.utils
 import json
 import os
 import time
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import aiohttp
 
 from batch_assets.core.attempts import ErrorKind
-from batch_assets.core.completions import Completion, Usage
+from batch_assets.core.completions import Completion
 from batch_assets.core.errors import ConfigError, EngineDead, RequestFailed
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
+from batch_assets.engines.file_descriptors import claim_descriptors
+from batch_assets.engines.openai_answer import read_completion
 
 _STOPS_THE_RUN = {401: "the key was refused", 402: "the account has no credit", 403: "the key may not do this"}
-_NO_SUCH_ADDRESS = {404, 405}  # 405: a redirect has made a GET of our POST
+_NO_SUCH_ADDRESS = {404, 405}
+_REDIRECTS = {301, 302, 303, 307, 308}
 # By code (OpenAI), by param (vLLM, which counts characters before it counts tokens), by type (llama.cpp).
 _TOO_LONG = {"context_length_exceeded", "input_tokens", "input_text", "exceed_context_size_error"}
 _LONGEST_WAIT_S = 3600.0
 """The cap on Retry-After: a server that is away for longer leaves error rows, not a run that sleeps for days."""
 
+LARGEST_BODY = 16 * 2**20
+"""Bytes of an answer that are read; one that is larger is no answer."""
+
+_CHUNK = 2**16
+
 
 class OpenAIEngine:
-    """Asks `POST <base_url>/chat/completions`, with the JSON schema as `response_format`."""
+    """Asks `POST <base_url>/chat/completions`, with the JSON schema as `response_format`.
+
+    A request is sent once: aiohttp sends only GETs again when a kept connection breaks, and no redirect is followed, as
+    the key would go with it. A request that takes too long or is cancelled is given up at the server as well, as its
+    connection is closed. `timeout_s` begins when there is a connection for it; with few file
+    descriptors fewer go at once.
+
+    What is raised has no cause and no context: aiohttp's errors hold the request's headers, and these the key.
+    """
 
     is_restartable = False
 
@@ -31,11 +49,17 @@ class OpenAIEngine:
         self._entry = entry
         self._base_url = (entry.base_url or "").rstrip("/")
         self._session: aiohttp.ClientSession | None = None
+        self._connections = asyncio.Semaphore(entry.max_in_flight)
         self._has_answered = False
+        self._longest_prompt: int | None = None
+        """Tokens that the model takes, where the server says so and counts a prompt's; as vLLM's does."""
         self._key = ""
 
     async def open(self) -> None:
-        """Connect and ask for the list of models, so that a wrong address or key costs no record."""
+        """Connect and ask for the list of models, so that a wrong address or key costs no record.
+
+        Raises ConfigError where the key can't be sent, or the process may open too few files.
+        """
         headers: dict[str, str] = {}
         if self._entry.api_key_env:
             self._key = os.environ.get(self._entry.api_key_env, "").strip()
@@ -45,37 +69,87 @@ class OpenAIEngine:
                     f"{self._entry.model_id}: the environment variable {self._entry.api_key_env} {problem}"
                 )
             headers["Authorization"] = f"Bearer {self._key}"
+        most = claim_descriptors(self._entry.max_in_flight, self._entry.model_id)
+        self._connections = asyncio.Semaphore(most)
         self._session = aiohttp.ClientSession(
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=self._entry.timeout_s),
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=most),
         )
+        problem = ""
         try:
-            async with self._session.get(f"{self._base_url}/models") as response:
+            async with self._session.get(f"{self._base_url}/models", allow_redirects=False) as response:
                 if response.status in _STOPS_THE_RUN:
-                    raise EngineDead(f"{self._base_url}: HTTP {response.status}: {_STOPS_THE_RUN[response.status]}")
+                    problem = f"HTTP {response.status}: {_STOPS_THE_RUN[response.status]}"
+                elif response.status in _REDIRECTS:
+                    problem = _tell_redirect(response)
+                elif response.status == 200:
+                    self._longest_prompt = _find_limit(await _read_body(response), self._entry.weights)
         except (aiohttp.ClientError, TimeoutError) as e:
-            raise EngineDead(f"{self._base_url}: the server can't be reached: {type(e).__name__}") from e
+            problem = f"the server can't be reached: {type(e).__name__}"
+        except RequestFailed as e:
+            problem = f"the list of models: {e}"
+        if problem:
+            raise EngineDead(f"{self._base_url}: {problem}")
 
     async def complete(self, request: Request) -> Completion:
-        """Ask one request once."""
+        """Ask one request once. One whose prompt the model can't take is not sent."""
         if self._session is None:
             raise EngineDead("complete() before open()")
-        started = time.monotonic()
-        try:
-            async with self._session.post(f"{self._base_url}/chat/completions", json=self._body(request)) as response:
-                if response.status != 200:
-                    raise await _translate_status(response, self._key, has_answered=self._has_answered)
-                body: object = await response.json(content_type=None)
-        except TimeoutError as e:
-            raise RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True) from e
-        except aiohttp.ClientError as e:
-            raise RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True) from e
-        except (ValueError, RecursionError) as e:
-            raise RequestFailed(ErrorKind.BAD_RESPONSE, "the server's answer is not JSON", is_passing=True) from e
-        completion = _read_completion(body, time.monotonic() - started)
+        async with self._connections:
+            await self._refuse_if_too_long(self._session, request)
+            started = time.monotonic()
+            found = await self._send(self._session, request)
+        if isinstance(found, RequestFailed | EngineDead):
+            raise found
+        completion = read_completion(found, time.monotonic() - started)
         self._has_answered = True
         return completion
+
+    async def _send(self, session: aiohttp.ClientSession, request: Request) -> object:
+        """Return what the body of the answer says, or what is to be raised: outside, so that it has no context."""
+        url = f"{self._base_url}/chat/completions"
+        try:
+            async with session.post(url, json=self._body(request), allow_redirects=False) as response:
+                data = await _read_body(response)
+                if response.status != 200:
+                    return _translate_status(response, data, self._key, has_answered=self._has_answered)
+        except TimeoutError:
+            return RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True)
+        except aiohttp.ClientError as e:
+            return RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True)
+        except RequestFailed as e:
+            return e
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError):
+            kind = response.content_type.replace(self._key, "***") if self._key else response.content_type
+            words = f"the server's answer is not JSON; it calls itself {kind[:60]}"
+            return RequestFailed(ErrorKind.BAD_RESPONSE, words, is_passing=True)
+
+    async def _refuse_if_too_long(self, session: aiohttp.ClientSession, request: Request) -> None:
+        """Raise RequestFailed for a prompt that the model can't take, by the server's own count of its tokens.
+
+        A token is a byte at least, so that most prompts needn't be counted. Where it can't be counted, it is sent.
+        """
+        limit = self._longest_prompt
+        if limit is None or sum(len(m.content.encode(errors="replace")) for m in request.messages) < limit:
+            return
+        body = {"model": self._entry.weights, "messages": _tell_messages(request)}
+        url = f"{self._base_url.removesuffix('/v1')}/tokenize"
+        count: object = None
+        try:
+            async with session.post(url, json=body, allow_redirects=False) as response:
+                if response.status in _NO_SUCH_ADDRESS:
+                    self._longest_prompt = None
+                elif response.status == 200:
+                    answer: object = json.loads(await _read_body(response))
+                    count = cast("dict[str, Any]", answer).get("count") if isinstance(answer, dict) else None
+        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError, RequestFailed):
+            return
+        if isinstance(count, int) and count >= limit:
+            words = f"the prompt has {count} tokens, the model takes {limit} with the answer"
+            raise RequestFailed(ErrorKind.CONTEXT_LENGTH, words, is_passing=False)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -87,7 +161,7 @@ class OpenAIEngine:
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._entry.weights,
-            "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+            "messages": _tell_messages(request),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
@@ -103,8 +177,44 @@ class OpenAIEngine:
         return body
 
 
-async def _translate_status(
-    response: aiohttp.ClientResponse, secret: str, *, has_answered: bool
+def _tell_messages(request: Request) -> list[dict[str, str]]:
+    return [{"role": m.role, "content": m.content} for m in request.messages]
+
+
+def _find_limit(data: bytes, name: str) -> int | None:
+    """Return the most tokens that a model takes by the server's list of models; None where it doesn't say so."""
+    try:
+        models = cast("dict[str, Any]", json.loads(data))["data"]
+        limit: object = next(m["max_model_len"] for m in models if m["id"] == name)
+    except (ValueError, RecursionError, KeyError, TypeError, StopIteration):
+        return None
+    return limit if isinstance(limit, int) and limit > 0 else None
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Read a body, unpacked, up to LARGEST_BODY. RequestFailed where it is larger: its connection is closed."""
+    found = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        found += chunk
+        if len(found) > LARGEST_BODY:
+            response.close()
+            words = f"the server's answer has more than {LARGEST_BODY // 2**20} MiB"
+            raise RequestFailed(ErrorKind.BAD_RESPONSE, words, is_passing=True)
+    return bytes(found)
+
+
+def _tell_redirect(response: aiohttp.ClientResponse) -> str:
+    """Say where a server sends us: host and path alone, as the rest may hold anything."""
+    try:
+        parts = urlsplit(response.headers.get("Location", ""))
+        target = f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path
+    except ValueError:
+        target = "another address"
+    return f"HTTP {response.status}: a redirect to {target[:200]}; none is followed: set base_url in models.yaml to it"
+
+
+def _translate_status(
+    response: aiohttp.ClientResponse, data: bytes, secret: str, *, has_answered: bool
 ) -> RequestFailed | EngineDead:
     """Say what a status means. No such address is the server's fault until it has answered once, then the request's."""
     status = response.status
@@ -112,9 +222,13 @@ async def _translate_status(
         return EngineDead(f"HTTP {status}: {_STOPS_THE_RUN[status]}")
     if status in _NO_SUCH_ADDRESS and not has_answered:
         return EngineDead(f"HTTP {status}: no such model or address: check weights and base_url in models.yaml")
-    message, names = _read_error(await response.read())
+    message, names = _read_error(data)
+    if status in _REDIRECTS:
+        message = _tell_redirect(response).partition(": ")[2]
     message = message.replace(secret, "***") if secret else message
     words = f"HTTP {status}: {message}"[:300]
+    if status in _REDIRECTS and not has_answered:
+        return EngineDead(words)
     if status == 429:
         after = _read_retry_after(response.headers.get("Retry-After"))
         return RequestFailed(ErrorKind.RATE_LIMITED, words, is_passing=True, retry_after_s=after)
@@ -155,37 +269,3 @@ def _read_retry_after(value: str | None) -> float | None:
         return min(max(0.0, wait_s), _LONGEST_WAIT_S)
     except (ValueError, OverflowError):
         return None
-
-
-def _read_completion(body: object, latency_s: float) -> Completion:
-    try:
-        answer = cast("dict[str, Any]", body)
-        choice = answer["choices"][0]
-        text: object = choice["message"].get("content")
-        finish: object = choice.get("finish_reason")
-        usage: object = answer.get("usage")
-    except (KeyError, IndexError, TypeError, AttributeError) as e:
-        raise RequestFailed(ErrorKind.BAD_RESPONSE, "the server's answer has no choices", is_passing=True) from e
-    return Completion(
-        text=text if isinstance(text, str) else "",
-        finish_reason=str(finish) if finish is not None else None,
-        usage=_read_usage(usage),
-        latency_s=latency_s,
-    )
-
-
-def _read_usage(usage: object) -> Usage:
-    if not isinstance(usage, dict):
-        return Usage()
-    found = cast("dict[str, Any]", usage)
-    details: object = found.get("prompt_tokens_details")
-    cached: object = cast("dict[str, Any]", details).get("cached_tokens") if isinstance(details, dict) else None
-    return Usage(
-        prompt_tokens=_count(found.get("prompt_tokens")),
-        completion_tokens=_count(found.get("completion_tokens")),
-        cached_tokens=_count(cached),
-    )
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -52,19 +52,22 @@ class Pace:
 
 
 class ProgressLog:
-    """Writes a line into a run's log, one in ten seconds at most beside that of the engine's start."""
+    """Writes a line into a run's log, at most one in ten seconds beside those of the engine's start and pauses."""
 
     def __init__(self, log: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._pace = Pace(clock)
         self._logged_at = clock()
+        self._is_paused = False
 
     def observe(self, progress: Progress) -> None:
         """Hear how far the run is."""
         self._pace.note(progress)
-        if progress.is_starting or self._clock() - self._logged_at >= LOG_EVERY_S:
-            self._logged_at = self._clock()
+        is_paused = progress.pause_s is not None
+        is_news = progress.is_starting or is_paused != self._is_paused
+        if is_news or self._clock() - self._logged_at >= LOG_EVERY_S:
+            self._logged_at, self._is_paused = self._clock(), is_paused
             self._log(tell_progress(progress, self._pace.left_s(progress)))
 
 
@@ -83,7 +86,12 @@ def tell_progress(progress: Progress, left_s: float | None) -> str:
         words = f"{progress.done:,} of {progress.total:,} records ({percent} %)"
     if progress.is_starting:
         return f"starting the engine; {words}"
-    if left_s is not None:
+    if progress.pause_s is not None:
+        probe = (
+            f"next probe in {tell_duration(progress.pause_s)}" if progress.pause_s else "waiting for a probe's answer"
+        )
+        words = f"the server is failing: pausing, {probe}; {words}"
+    elif left_s is not None:
         words += f", about {tell_duration(left_s)} left"
     before = f", {t.already_done:,} done before" if t.already_done else ""
     return f"{words}; {progress.in_flight:,} in flight; {t.ok:,} ok, {t.invalid:,} invalid, {t.error:,} error{before}"

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from batch_assets.core.acceptance import Verdict, accept
-from batch_assets.core.attempts import ErrorKind, RetryMode, Status
+from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased, RequestFailed
 from batch_assets.core.ladder import Refused, climb
 from batch_assets.engines.base import Engine
 from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.breaker import MAX_TRIES, Breaker, fail
 from batch_assets.runner.early_stop import EarlyStop
 from batch_assets.runner.ledger import Ledger
-from batch_assets.runner.outage import MAX_TRIES, Outage, fail
 from batch_assets.runner.prepare import Prepared, Preparer
+from batch_assets.runner.retry_budget import RetryBudget
 from batch_assets.runner.share import ShareClock
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork, Progress, Tally
 from batch_assets.store.database import Database
@@ -28,6 +29,11 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 READ_AHEAD_CHUNKS = 4
+PROBE_POOL = 256
+"""Records that are read, if there are so many, for a probe to be one of: a cluster of bad ones is few of them."""
+
+MOST_DELAYED = 4
+"""Windows of failed requests that wait to be retried, beyond which nothing more is read, so that memory stays small."""
 
 Observer = Callable[[Progress], None]
 Arrival = tuple[Ask, Completion | BaseException, float]
@@ -42,6 +48,8 @@ class RunnerOptions:
     group_s: float = 0.02
     outage_s: float = 60.0
     """Seconds without any answer, while requests fail one after another, after which the run stops."""
+    probe_s: float = 1.0
+    """Seconds that a run pauses before it probes a sick engine for the first time; each failed probe doubles them."""
 
 
 class Runner:
@@ -70,7 +78,8 @@ class Runner:
         self._total = total
         self._done = 0
         self._is_open = False
-        self._queue = AskQueue()
+        self._budget = RetryBudget()
+        self._queue = AskQueue(self._budget, self._rng)
         self._live: dict[Ask, asyncio.Task[None]] = {}
         self._claimed: list[Ask] = []
         """Asks whose claims are being written."""
@@ -78,7 +87,7 @@ class Runner:
         self._open: list[OpenPartition] = []
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
-        self._outage = Outage(options.outage_s)
+        self._breaker = Breaker(options.outage_s, options.probe_s)
         self._early_stop = EarlyStop()
 
     async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
@@ -93,8 +102,9 @@ class Runner:
             while True:
                 is_exhausted = await self._refill(source)
                 reason = self._early_stop.find_reason() if self._queue else None  # with nothing left to ask, finish
-                free = 0 if reason else self._options.max_in_flight - len(self._live)
-                asks = self._queue.choose(free, list(self._live), is_last=is_exhausted)
+                self._breaker.check(len(self._queue) + len(self._live) if is_exhausted else None)
+                free = 0 if reason else self._breaker.free(self._options.max_in_flight, len(self._live))
+                asks = self._queue.choose(free, list(self._live), is_last=is_exhausted, is_probe=self._breaker.is_open)
                 if asks and not self._is_open:
                     await self._open_engine()
                 await self._commit(asks)
@@ -107,7 +117,7 @@ class Runner:
                     break
                 if heartbeat.done():
                     heartbeat.result()
-                await self._wait(can_read=not is_exhausted and self._queue.ready < self._options.max_in_flight)
+                await self._wait(can_read=not is_exhausted and self._can_read)
         except EngineDead as e:
             await self._stop(e, is_death=e.took_requests_down)
             raise
@@ -133,10 +143,17 @@ class Runner:
         await self._engine.open()
         self._is_open = True
 
+    @property
+    def _can_read(self) -> bool:
+        """Whether there is room for more records to wait."""
+        window = self._options.max_in_flight
+        wanted = max(window, PROBE_POOL) if self._breaker.is_open else window
+        return self._queue.ready < wanted and self._queue.delayed < MOST_DELAYED * window
+
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
         """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
         chunks = 0
-        while self._queue.ready < self._options.max_in_flight and self._ledger.rows < self._options.group_rows:
+        while self._can_read and self._ledger.rows < self._options.group_rows:
             partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
             if partition is None:
                 return True
@@ -185,6 +202,7 @@ class Runner:
             ask.partition.tally.sent += 1
             self._tally.sent += 1
             self._early_stop.note_sent(ask)
+            self._breaker.note_sent(ask)
             ask.started_at_share = self._share.enter()
             self._live[ask] = asyncio.create_task(self._ask(ask))
         self._claimed = []
@@ -212,15 +230,29 @@ class Runner:
                 return
             if self._arrived.qsize() + 1 < min(self._options.group_rows, len(self._live) + 1):
                 await asyncio.sleep(self._options.group_s)
-        elif not self._queue.ready:
-            await asyncio.sleep(self._queue.next_due_s() or 0.0)
+        else:
+            await asyncio.sleep(self._idle_s() or 0.0)
         while not self._arrived.empty():
             self._handle(self._arrived.get_nowait())
 
     def _wait_s(self) -> float:
-        """Return how long to wait for an arrival: until a backoff ends, if there is room, and 5 s at most."""
-        due_s = self._queue.next_due_s() if len(self._live) < self._options.max_in_flight else None
-        return min(5.0, 5.0 if due_s is None else max(due_s, 0.001))
+        """Return how long to wait for an arrival: until something can be sent, if there is room, and 5 s at most."""
+        idle_s = self._idle_s() if len(self._live) < self._options.max_in_flight else None
+        return min(5.0, 5.0 if idle_s is None else max(idle_s, 0.001))
+
+    def _idle_s(self) -> float | None:
+        """Return the seconds until a backoff or the breaker's pause ends; None where only an arrival can change things.
+
+        A second at most of a pause, so that whoever watches sees it pass.
+        """
+        pause_s, due_s = self._breaker.pause_s(), self._queue.next_due_s()
+        if pause_s is None:
+            return due_s
+        if self._queue.ready:
+            due_s = 0.0
+        if self._breaker.is_probing or (due_s is None and self._live):
+            return None
+        return min(1.0, max(pause_s, due_s or 0.0))
 
     def _handle(self, arrival: Arrival) -> None:
         ask, answer, share = arrival
@@ -230,7 +262,8 @@ class Runner:
         if isinstance(answer, RequestFailed):
             self._handle_failure(ask, answer, engine_s)
             return
-        self._outage.hear_answer()
+        self._breaker.hear_answer(ask)
+        self._budget.hear_answer()
         del self._live[ask]
         try:
             verdict = accept(answer, ask.partition.work.task)
@@ -260,12 +293,13 @@ class Runner:
         self._ledger.end(ask, verdict, engine_s)
         retry = ask.partition.work.task.retry
         if failure.is_passing:
-            ask.charged += self._outage.hear_failure(ErrorKind(failure.kind))
+            ask.charged += self._breaker.hear_failure(ask, failure)
             if ask.charged < retry.max_attempts and ask.failed + 1 < MAX_TRIES:
                 ask.failed += 1
                 self._queue.delay(ask, retry.backoff_s(ask.failed, self._rng, failure.retry_after_s))
-                self._outage.check(str(failure))
                 return
+        else:
+            self._breaker.hear_answer(ask)  # a refusal for good is an answer: the server lives
         if ask.refused:  # there is an answer, and it is refused; that no better one could be had changes nothing
             last = ask.refused[-1]
             words = f"{last.verdict.error}; step {ask.request.step} of the ladder failed: {verdict.error}"[:500]
@@ -360,5 +394,6 @@ class Runner:
                     tally=replace(self._tally),
                     in_flight=len(self._live),
                     is_starting=is_starting,
+                    pause_s=self._breaker.pause_s(),
                 )
             )

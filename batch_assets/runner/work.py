@@ -150,10 +150,14 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is, in records. `is_starting` while the engine loads."""
+    """How far a run is, in records. `is_starting` while the engine loads.
+
+    `pause_s` is None while all goes well; while the engine fails, the seconds until the next probe, 0 during one.
+    """
 
     total: int
     done: int
     tally: Tally
     in_flight: int
     is_starting: bool = False
+    pause_s: float | None = None

@@ -2,10 +2,12 @@
 
 import asyncio
 import email.utils
+import gzip
 import json
 import re
 import socket
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -53,11 +55,15 @@ def say(body: object, status: int = 200, **headers: str) -> Handler:
 
 
 @asynccontextmanager
-async def serve(complete: Handler, models: Handler | None = None) -> AsyncIterator[str]:
+async def serve(
+    complete: Handler, models: Handler | None = None, tokenize: Handler | None = None
+) -> AsyncIterator[str]:
     """Run a server for as long as the block lasts; yield its base URL."""
     app = web.Application()
     app.router.add_get("/v1/models", models or say({"object": "list", "data": []}))
     app.router.add_post("/v1/chat/completions", complete)
+    if tokenize is not None:
+        app.router.add_post("/tokenize", tokenize)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
@@ -73,11 +79,18 @@ def make_engine(base_url: str, **fields: Any) -> OpenAIEngine:
     return OpenAIEngine(ModelEntry.model_validate(entry))
 
 
-def ask(complete: Handler, request: Request = REQUEST, *, models: Handler | None = None, **fields: Any) -> Completion:
+def ask(
+    complete: Handler,
+    request: Request = REQUEST,
+    *,
+    models: Handler | None = None,
+    tokenize: Handler | None = None,
+    **fields: Any,
+) -> Completion:
     """Open an engine on a server of its own, ask once, and close it."""
 
     async def run() -> Completion:
-        async with serve(complete, models) as base_url:
+        async with serve(complete, models, tokenize) as base_url:
             engine = make_engine(base_url, **fields)
             try:
                 await engine.open()
@@ -168,6 +181,38 @@ def test_the_finish_reason_is_passed_on(finish_reason: str | None) -> None:
 @pytest.mark.parametrize("content", [None, ["a"], {"text": "a"}, 3])
 def test_content_that_is_no_text_is_an_empty_answer(content: object) -> None:
     assert ask(say(make_body(content))).text == ""
+
+
+def say_message(**message: object) -> Handler:
+    body = make_body()
+    body["choices"][0]["message"] = {"role": "assistant", **message}
+    return say(body)
+
+
+def test_content_in_parts_is_joined() -> None:
+    parts = [{"type": "text", "text": '{"a"'}, {"type": "text", "text": ":1}"}, {"type": "image"}, None, {"text": 3}]
+    assert ask(say(make_body(parts))).text == '{"a":1}'
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_what_is_in_the_reasoning_field_is_reasoning_and_no_answer(name: str) -> None:
+    completion = ask(say_message(content=None, **{name: "First, …"}))
+    assert (completion.text, completion.reasoning) == ("", "First, …")
+
+
+@pytest.mark.parametrize("value", [None, "", 3, ["x"], {}])
+def test_a_reasoning_or_refusal_that_is_no_text_is_none(value: object) -> None:
+    completion = ask(say_message(content="x", reasoning=value, reasoning_content=value, refusal=value))
+    assert (completion.text, completion.reasoning, completion.refusal) == ("x", None, None)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": None, "refusal": "I can't."}, {"content": [{"type": "refusal", "refusal": "I can't."}]}],
+)
+def test_a_models_refusal_is_passed_on(message: dict[str, object]) -> None:
+    completion = ask(say_message(**message))
+    assert (completion.text, completion.refusal) == ("", "I can't.")
 
 
 @pytest.mark.parametrize(
@@ -383,6 +428,180 @@ def test_a_failed_request_does_not_spoil_the_next() -> None:
     run_on(handle, use)
 
 
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1", "no-such-charset", "utf-7", "\udcff"])
+@pytest.mark.parametrize(
+    "body", [b'"\xe9"', '{"choices":[{"message":{"content":"é"}}]}'.encode("latin-1"), b"\x00\x01"]
+)
+def test_a_body_in_whatever_encoding_raises_nothing_else(charset: str, body: bytes) -> None:
+    failed = fail(
+        say(body, **{"Content-Type": f"application/json; charset={charset}".encode("ascii", "replace").decode()})
+    )
+    assert (failed.kind, failed.is_passing) == (ErrorKind.BAD_RESPONSE, True)
+
+
+def test_a_page_instead_of_an_answer_is_told_in_plain_words() -> None:
+    failed = fail(say(b"<html>Sign in</html>", **{"Content-Type": "text/html"}))
+    assert str(failed) == "the server's answer is not JSON; it calls itself text/html"
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_body_without_an_end_is_no_answer(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(openai_engine, "LARGEST_BODY", 2**20)
+    written = 0
+
+    async def go_on(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:
+            await response.write(b" " * 2**16)
+            written += 2**16
+            await asyncio.sleep(0)
+
+    failed = fail(go_on, timeout_s=60)
+    assert (failed.kind, str(failed)) == (ErrorKind.BAD_RESPONSE, "the server's answer has more than 1 MiB")
+    assert written < 2**25, "its connection is closed"
+
+
+def test_a_small_body_that_unpacks_to_a_huge_one_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openai_engine, "LARGEST_BODY", 2**20)
+    failed = fail(say(gzip.compress(b" " * 2**22), **{"Content-Encoding": "gzip"}))
+    assert failed.kind == ErrorKind.BAD_RESPONSE
+
+
+def test_a_request_whose_kept_connection_breaks_is_not_sent_again() -> None:
+    seen: list[int] = []
+
+    async def break_the_second(request: web.Request) -> web.StreamResponse:
+        seen.append(1)
+        assert request.transport
+        if len(seen) > 1:
+            request.transport.abort()
+        return web.json_response(make_body())
+
+    async def use(engine: OpenAIEngine) -> None:
+        await engine.complete(REQUEST)
+        with pytest.raises(RequestFailed) as error:
+            await engine.complete(REQUEST)
+        assert error.value.kind == ErrorKind.CONNECTION
+
+    run_on(break_the_second, use)
+    assert len(seen) == 2
+
+
+# A redirect
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("is_list", [True, False])
+def test_no_redirect_is_followed_and_the_key_goes_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch, status: int, is_list: bool
+) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+    elsewhere: list[str] = []
+
+    async def run() -> None:
+        async def note(request: web.Request) -> web.StreamResponse:
+            elsewhere.append(request.path)
+            return web.json_response(make_body())
+
+        async with serve(note, note) as other:
+            redirect = say(b"", status, Location=f"{other}/chat/completions?token=secret")
+            with pytest.raises(
+                EngineDead, match=r"a redirect to http://127.0.0.1/v1/chat/completions; none is followed"
+            ):
+                async with serve(redirect, redirect if is_list else None) as base_url:
+                    engine = make_engine(base_url, api_key_env="SOME_KEY")
+                    try:
+                        await engine.open()
+                        await engine.complete(REQUEST)
+                    finally:
+                        await engine.close()
+
+    asyncio.run(run())
+    assert elsewhere == []
+
+
+def test_a_redirect_after_an_answer_is_one_requests_failure() -> None:
+    answers = iter([say(make_body()), say(b"", 302, Location="http://[bad")])
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await next(answers)(request)
+
+    async def use(engine: OpenAIEngine) -> None:
+        await engine.complete(REQUEST)
+        with pytest.raises(RequestFailed, match="a redirect to another address"):
+            await engine.complete(REQUEST)
+
+    run_on(handle, use)
+
+
+# A prompt that is too long
+
+LISTED = {"data": [{"id": "other", "max_model_len": 5}, {"id": "org/model", "max_model_len": 20}]}
+
+
+async def never(_: web.Request) -> web.StreamResponse:
+    raise AssertionError("it was sent")
+
+
+def make_long(characters: int) -> Request:
+    messages = (Message("user", "é" * (characters // 2)),)
+    return Request(request_key="k", messages=messages, schema={}, sampling=Sampling())
+
+
+def test_a_prompt_that_cant_fit_is_counted_by_the_server_and_not_sent() -> None:
+    seen: list[Any] = []
+
+    async def count(request: web.Request) -> web.StreamResponse:
+        seen.append(await request.json())
+        return web.json_response({"count": 20, "max_model_len": 20, "tokens": [1] * 20})
+
+    with pytest.raises(RequestFailed, match="the prompt has 20 tokens, the model takes 20") as error:
+        ask(never, make_long(20), models=say(LISTED), tokenize=count)
+    assert (error.value.kind, error.value.is_passing) == (ErrorKind.CONTEXT_LENGTH, False)
+    assert seen == [{"model": "org/model", "messages": [{"role": "user", "content": "é" * 10}]}]
+
+
+def test_a_prompt_of_fewer_bytes_than_tokens_that_fit_isnt_even_counted() -> None:
+    assert ask(say(make_body()), make_long(18), models=say(LISTED), tokenize=never).text == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    "count", [say({"count": 19}), say({"count": None}), say(b"x"), say([]), say({}, 404), say({}, 500), say({}, 302)]
+)
+def test_a_prompt_that_fits_or_cant_be_counted_is_sent(count: Handler) -> None:
+    assert ask(say(make_body()), make_long(40), models=say(LISTED), tokenize=count).text == '{"a":1}'
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [{"data": [{"id": "org/model"}]}, {"data": [{"id": "org/model", "max_model_len": None}]}, {"data": None}, [], 3]
+    + [{"data": [3]}, {"data": [{"id": "other", "max_model_len": 5}]}, {"data": [{"max_model_len": 5}]}],
+)
+def test_where_the_server_names_no_limit_nothing_is_counted(listed: object) -> None:
+    assert ask(say(make_body()), make_long(40), models=say(listed), tokenize=never).text == '{"a":1}'
+
+
+def test_a_server_that_doesnt_count_is_asked_once() -> None:
+    asked: list[str] = []
+
+    async def no_such_page(request: web.Request) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.Response(status=404)
+
+    async def run() -> None:
+        async with serve(say(make_body()), say(LISTED), no_such_page) as base_url:
+            engine = make_engine(base_url)
+            await engine.open()
+            for _ in range(3):
+                await engine.complete(make_long(40))
+            await engine.close()
+
+    asyncio.run(run())
+    assert asked == ["/tokenize"]
+
+
 # A dead engine
 
 
@@ -479,9 +698,59 @@ def test_the_key_is_in_no_error_though_the_server_repeats_it(monkeypatch: pytest
     monkeypatch.setenv("SOME_KEY", KEY)
     with pytest.raises((RequestFailed, EngineDead)) as error:
         ask(say({"error": {"message": f"wrong key: {KEY}"}}, status), api_key_env="SOME_KEY")
-    cause: BaseException | None = error.value
+    assert_secret(error.value)
+
+
+@pytest.mark.parametrize("status", [200, 301, 400, 403, 429, 500])
+@pytest.mark.parametrize("kind", ["text/html", "application/json", KEY])
+def test_nor_where_it_repeats_all_headers_in_a_page(monkeypatch: pytest.MonkeyPatch, status: int, kind: str) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+
+    async def echo(request: web.Request) -> web.StreamResponse:
+        page = f"<pre>{dict(request.headers)}</pre>"
+        headers = {"Content-Type": kind, "Location": f"/{KEY}", "Retry-After": KEY, "X-Echo": KEY}
+        return web.Response(body=page.encode(), status=status, reason=f"no {KEY}", headers=headers)
+
+    with pytest.raises((RequestFailed, EngineDead)) as error:
+        ask(echo, api_key_env="SOME_KEY")
+    assert_secret(error.value)
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"nonsense\r\n\r\n", b""])
+def test_nor_where_it_doesnt_speak_http(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+    # aiohttp's error for it has the request's headers in its repr.
+    monkeypatch.setenv("SOME_KEY", KEY)
+
+    async def break_protocol(request: web.Request) -> web.StreamResponse:
+        assert request.transport
+        request.transport.write(answer)  # type: ignore[attr-defined]
+        request.transport.close()
+        return web.Response()
+
+    with pytest.raises(RequestFailed) as error:
+        ask(break_protocol, api_key_env="SOME_KEY")
+    assert error.value.kind == ErrorKind.CONNECTION
+    assert_secret(error.value)
+    with pytest.raises(EngineDead) as dead:
+        ask(never, models=break_protocol, api_key_env="SOME_KEY")
+    assert_secret(dead.value)
+
+
+def test_the_engine_itself_doesnt_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
+
+    async def use(engine: OpenAIEngine) -> None:
+        assert KEY not in repr(engine) + str(engine)
+
+    run_on(say(make_body()), use, api_key_env="SOME_KEY")
+
+
+def assert_secret(error: BaseException) -> None:
+    """Look for the key in an error, in all that led to it, and in its traceback."""
+    assert KEY not in "".join(traceback.format_exception(error))
+    cause: BaseException | None = error
     while cause is not None:
-        assert KEY not in str(cause) + repr(cause)
+        assert KEY not in str(cause) + repr(cause) + repr(vars(cause))
         cause = cause.__cause__ or cause.__context__
 
 
@@ -530,7 +799,7 @@ def test_requests_are_in_flight_together_however_many_they_are() -> None:
             return web.json_response(make_body((await request.json())["messages"][0]["content"]))
 
         async with serve(wait_for_all) as base_url:
-            engine = make_engine(base_url)
+            engine = make_engine(base_url, max_in_flight=count)
             await engine.open()
             texts = [f"request {n}" for n in range(count)]
             requests = [

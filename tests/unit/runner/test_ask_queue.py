@@ -13,6 +13,7 @@ from batch_assets.core.models import Sampling
 from batch_assets.core.requests import Request
 from batch_assets.runner import ask_queue
 from batch_assets.runner.ask_queue import AskQueue
+from batch_assets.runner.retry_budget import RetryBudget
 from batch_assets.runner.work import Ask
 
 PARTITION: Any = object()
@@ -268,3 +269,37 @@ def test_every_ask_ends_exactly_once_whatever_happens(kinds: list[tuple[str, boo
         simulation.run(iter(asks))
     assert simulation.ended == Counter(ask.item_id for ask in asks)
     assert len(simulation.queue) == 0
+
+
+def test_a_failed_ask_waits_until_the_runs_budget_pays_for_it(clock: Clock) -> None:
+    class Budget(RetryBudget):
+        left = 1
+
+        def take(self) -> bool:
+            self.left -= 1
+            return self.left >= 0
+
+        def wait_s(self) -> float:
+            return 0.0 if self.left > 0 else 3.0
+
+    budget = Budget()
+    queue = AskQueue(budget)
+    for item_id in "ab":
+        queue.delay(make_ask(item_id), 1.0)
+    clock.at += 1.0
+    assert names(queue.choose(5, [], is_last=True)) == ["a"]
+    assert (len(queue), queue.delayed, queue.next_due_s()) == (1, 1, 3.0)
+    budget.left = 1
+    assert names(queue.choose(5, [], is_last=True)) == ["b"]
+
+
+def test_a_probe_is_any_of_those_that_wait_and_the_others_keep_their_places(clock: Clock) -> None:
+    first: set[str] = set()
+    for seed in range(60):
+        queue = AskQueue(rng=random.Random(seed))
+        for item_id in "abcde":
+            queue.add(make_ask(item_id))
+        (probe,) = names(queue.choose(1, [], is_last=False, is_probe=True))
+        first.add(probe)
+        assert sorted(names(queue.choose(9, [], is_last=False)) + [probe]) == list("abcde")
+    assert first == set("abcde")

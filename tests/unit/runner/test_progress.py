@@ -1,5 +1,6 @@
 """Progress in words, and the time left."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,6 +32,25 @@ def test_a_line_says_all_that_a_person_asks() -> None:
 def test_what_isnt_known_is_left_out() -> None:
     assert tell_progress(make_progress(3), None) == "3 records; 64 in flight; 3 ok, 0 invalid, 0 error"
     assert tell_progress(make_progress(is_starting=True), None) == "starting the engine; 0 records"
+
+
+def test_a_pause_is_told_first() -> None:
+    progress = replace(make_progress(1200, 9800), pause_s=4.2)
+    assert tell_progress(progress, 360.0).startswith(
+        "the server is failing: pausing, next probe in 4 s; 1,200 of 9,800 "
+    )
+    assert "about" not in tell_progress(progress, 360.0)
+    assert "waiting for a probe's answer; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
+
+
+def test_a_log_tells_at_once_when_a_pause_begins_and_ends_but_not_all_the_time() -> None:
+    lines: list[str] = []
+    clock = Clock()
+    log = ProgressLog(lines.append, clock)
+    for pause_s in (None, 4.0, 3.0, 0.0, 8.0, None, None):
+        clock.at += 1
+        log.observe(replace(make_progress(1, 2), pause_s=pause_s))
+    assert ["failing" in line for line in lines] == [True, False]
 
 
 def test_a_run_is_at_100_percent_when_it_is_done_and_not_before() -> None:

@@ -1,0 +1,243 @@
+"""The breaker: closed, open, half-open; whom it charges; when it stops a run. By a clock of its own."""
+
+import random
+
+import pytest
+from factories import pass_later
+
+from batch_assets.core.errors import EngineDead, RequestFailed
+from batch_assets.runner.breaker import (
+    FEW_LEFT,
+    LONGEST_PAUSE_S,
+    LOST_CONNECTIONS,
+    PROBES_TO_CLOSE,
+    SLOW_FAILURES,
+    SPELL_FAILURES,
+    Breaker,
+)
+
+LIMIT_S = 60.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock: Clock) -> Breaker:
+    return Breaker(LIMIT_S, 1.0, clock)
+
+
+def fail_times(breaker: Breaker, times: int, kind: str = "server_error") -> list[bool]:
+    return [breaker.hear_failure(object(), pass_later(kind)) for _ in range(times)]
+
+
+def probe(breaker: Breaker, clock: Clock, failure: RequestFailed | None = None) -> float:
+    """Wait for the next probe, send it, let it answer or fail; return how long the pause was."""
+    waited_s = breaker.pause_s()
+    assert waited_s is not None
+    clock.at += waited_s
+    assert breaker.free(64, 0) == 1
+    ask = object()
+    breaker.note_sent(ask)
+    assert (breaker.free(64, 0), breaker.pause_s()) == (0, 0.0), "one at a time"
+    if failure is None:
+        breaker.hear_answer(ask)
+    else:
+        assert breaker.hear_failure(ask, failure) is False
+    return waited_s
+
+
+def test_a_closed_one_lets_the_whole_window_through(breaker: Breaker) -> None:
+    assert (breaker.free(64, 0), breaker.free(64, 60), breaker.free(64, 70)) == (64, 4, 0)
+    assert (breaker.is_open, breaker.pause_s()) == (False, None)
+
+
+def test_failures_in_a_row_open_it_and_the_last_of_them_is_charged_to_nobody(breaker: Breaker) -> None:
+    assert fail_times(breaker, SPELL_FAILURES) == [True] * (SPELL_FAILURES - 1) + [False]
+    assert breaker.is_open
+    assert breaker.free(64, 0) == 0
+
+
+@pytest.mark.parametrize("kind", ["rate_limited", "connection"])
+def test_what_a_record_has_little_to_do_with_is_charged_to_nobody(breaker: Breaker, kind: str) -> None:
+    assert fail_times(breaker, 4, kind) == [False] * 4
+
+
+def test_few_lost_connections_open_it(breaker: Breaker) -> None:
+    fail_times(breaker, LOST_CONNECTIONS - 1, "connection")
+    assert not breaker.is_open
+    fail_times(breaker, 1, "connection")
+    assert breaker.is_open
+
+
+def test_few_failures_that_take_long_open_it(breaker: Breaker, clock: Clock) -> None:
+    for n in range(SLOW_FAILURES):
+        assert not breaker.is_open, n
+        fail_times(breaker, 1, "timeout")
+        clock.at += 10
+    assert breaker.is_open
+
+
+def test_a_server_that_fails_four_in_five_opens_it_and_one_that_fails_one_in_ten_never_does(clock: Clock) -> None:
+    rng = random.Random(1)
+    sick, well = Breaker(LIMIT_S, 1.0, clock), Breaker(LIMIT_S, 1.0, clock)
+    for _ in range(400):
+        for breaker, share in ((sick, 0.8), (well, 0.1)):
+            if breaker.is_open:
+                continue
+            if rng.random() < share:
+                fail_times(breaker, 1)
+            else:
+                breaker.hear_answer(object())
+    assert (sick.is_open, well.is_open) == (True, False)
+
+
+def test_pauses_grow_with_each_failed_probe_up_to_a_limit(breaker: Breaker, clock: Clock) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    pauses = [probe(breaker, clock, pass_later()) for _ in range(7)]
+    assert pauses == [1, 2, 4, 8, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
+
+
+def test_a_servers_retry_after_makes_the_pause_longer(breaker: Breaker, clock: Clock) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    later = RequestFailed("rate_limited", "x", is_passing=True, retry_after_s=30)
+    probe(breaker, clock, later)
+    assert breaker.pause_s() == 30
+
+
+def test_answers_in_a_row_close_it_with_no_pause_between_and_the_window_is_whole_again(
+    breaker: Breaker, clock: Clock
+) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    assert [probe(breaker, clock) for _ in range(PROBES_TO_CLOSE)] == [1, 0, 0]
+    assert (breaker.is_open, breaker.free(64, 0)) == (False, 64)
+    assert fail_times(breaker, 1) == [True], "and records answer for themselves again"
+
+
+def test_a_failure_between_two_answers_keeps_it_open(breaker: Breaker, clock: Clock) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    for _ in range(5):
+        probe(breaker, clock)
+        probe(breaker, clock)
+        probe(breaker, clock, pass_later())
+        assert breaker.is_open
+
+
+def test_answers_of_what_was_in_flight_before_close_it_too(breaker: Breaker) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    for _ in range(PROBES_TO_CLOSE):
+        breaker.hear_answer(object())
+    assert not breaker.is_open
+
+
+def test_what_was_in_flight_before_and_fails_is_charged_to_nobody_and_lengthens_no_pause(breaker: Breaker) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    before = breaker.pause_s()
+    assert fail_times(breaker, 30) == [False] * 30
+    assert breaker.pause_s() == before
+
+
+@pytest.mark.parametrize("kind", ["server_error", "timeout", "connection", "rate_limited"])
+def test_a_server_that_answers_nothing_stops_the_run_within_a_minute_of_its_first_failure(
+    breaker: Breaker, clock: Clock, kind: str
+) -> None:
+    fail_times(breaker, SPELL_FAILURES, kind)
+    stopped_after_s = None
+    for second in range(120):
+        clock.at = 1000.0 + second
+        if breaker.pause_s() == 0:
+            probe(breaker, clock, pass_later(kind))
+        try:
+            breaker.check(None)
+        except EngineDead as e:
+            assert "no answer in 60 s" in str(e)
+            assert f"{kind}, for now" in str(e)
+            stopped_after_s = second
+            break
+    assert stopped_after_s == LIMIT_S
+
+
+def test_a_closed_one_stops_nothing_however_long_ago_the_last_answer_was(breaker: Breaker, clock: Clock) -> None:
+    fail_times(breaker, 4)
+    clock.at += 1e6
+    breaker.check(0)
+
+
+def test_a_run_isnt_stopped_before_some_probes_have_failed(breaker: Breaker, clock: Clock) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    clock.at += 1000
+    breaker.check(None)
+    probe(breaker, clock, pass_later())
+    probe(breaker, clock, pass_later())
+    breaker.check(None)
+    probe(breaker, clock, pass_later())
+    with pytest.raises(EngineDead):
+        breaker.check(None)
+
+
+def test_a_server_that_answers_now_and_then_stops_the_run_after_ten_times_the_limit(
+    breaker: Breaker, clock: Clock
+) -> None:
+    fail_times(breaker, SPELL_FAILURES)
+    opened_at = clock.at
+    with pytest.raises(EngineDead, match="most requests have failed for 6"):
+        while clock.at < opened_at + 3000:
+            probe(breaker, clock, pass_later())
+            probe(breaker, clock, pass_later())
+            probe(breaker, clock)
+            breaker.check(None)
+    assert clock.at - opened_at >= 10 * LIMIT_S
+
+
+def make_silent(breaker: Breaker, clock: Clock, kind: str) -> None:
+    fail_times(breaker, SPELL_FAILURES, kind)
+    for _ in range(7):
+        probe(breaker, clock, pass_later(kind))
+    clock.at += LIMIT_S
+
+
+def test_the_last_few_records_of_a_run_that_had_answers_are_to_blame_themselves(breaker: Breaker, clock: Clock) -> None:
+    breaker.hear_answer(object())
+    make_silent(breaker, clock, "timeout")
+    breaker.check(FEW_LEFT)
+    assert not breaker.is_open
+    assert fail_times(breaker, 3 * FEW_LEFT, "timeout") == [True] * 3 * FEW_LEFT
+
+
+@pytest.mark.parametrize(
+    ("left", "kind", "has_answered"),
+    [
+        (FEW_LEFT + 1, "timeout", True),
+        (None, "timeout", True),
+        (1, "timeout", False),
+        (1, "connection", True),
+        (1, "rate_limited", True),
+    ],
+)
+def test_otherwise_the_server_is(
+    breaker: Breaker, clock: Clock, left: int | None, kind: str, has_answered: bool
+) -> None:
+    if has_answered:
+        breaker.hear_answer(object())
+    make_silent(breaker, clock, kind)
+    with pytest.raises(EngineDead):
+        breaker.check(left)
+
+
+def test_a_server_that_vanishes_while_the_last_few_are_blamed_is_seen(breaker: Breaker, clock: Clock) -> None:
+    breaker.hear_answer(object())
+    make_silent(breaker, clock, "timeout")
+    breaker.check(3)
+    make_silent(breaker, clock, "connection")
+    with pytest.raises(EngineDead):
+        breaker.check(3)
