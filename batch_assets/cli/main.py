@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a 
 """
 
 import fnmatch
+import os
 import sys
 import time
 import traceback
@@ -48,6 +49,7 @@ from batch_assets.launches import (
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import end_dead_runs
+from batch_assets.runner.drive import has_abandoned_run
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import now
@@ -291,6 +293,9 @@ def main() -> None:
         sys.exit(STOPPED)
     except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
         click.echo(f"stopped by a signal\n{GOES_ON}", err=True)
+        if has_abandoned_run():  # a second signal: what hangs is not waited for, which sys.exit() would do
+            sys.stdout.flush()
+            os._exit(STOPPED)
         sys.exit(STOPPED)
     except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
         traceback.print_exc()

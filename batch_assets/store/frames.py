@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
+from polars.exceptions import PolarsError
 
+from batch_assets.core.errors import StoreError
 from batch_assets.core.names import check_key
 
 
@@ -25,9 +27,15 @@ class FrameStore:
         return self._folder.joinpath(task, kind, *folders, f"{name}.parquet")
 
     def write(self, frame: pl.DataFrame, task: str, kind: str, *keys: str) -> Path:
-        """Write a frame in place of the one before: temporary name, fsync, rename."""
+        """Write a frame in place of the one before: temporary name, fsync, rename.
+
+        StoreError where the disk takes it not; the frame before is then as it was.
+        """
         path = self.path(task, kind, *keys)
-        write_whole(path, frame.write_parquet)
+        try:
+            write_whole(path, frame.write_parquet)
+        except (OSError, PolarsError) as e:  # polars wraps what the file raises
+            raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, is as it was") from e
         return path
 
     def read(self, task: str, kind: str, *keys: str) -> pl.DataFrame | None:
