@@ -263,7 +263,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--port", default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1."
+)
 def up(port: int) -> None:
     """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both.
 
