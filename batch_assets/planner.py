@@ -22,6 +22,7 @@ from batch_assets.runner.work import PartitionWork
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
 from batch_assets.store.batches import BatchState, content_of, load_batch, load_batches
 from batch_assets.store.fallbacks import FallbackState, load_fallback, load_fallbacks, load_quarantined
+from batch_assets.store.frames import cut
 from batch_assets.store.leases import load_live
 from batch_assets.store.partitions import PartitionState, load_partition, load_partitions
 from batch_assets.store.results import VariantKey, load_foreign, load_states
@@ -35,6 +36,7 @@ QUARANTINE = "quarantine"
 QA_SAMPLES = "qa_samples"
 RUN_REPORTS = "run_reports"
 CHUNK_RECORDS = 500
+CHUNK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,8 +297,8 @@ def build_work(task: Task, platform: Platform, partition: PartitionKey) -> Parti
         return None
 
     def read() -> Iterator[Sequence[Record]]:
-        frame = platform.frames.read(task.name, SOURCE_RECORDS, partition.batch)
-        return iter(()) if frame is None else to_records(frame)
+        blocks = platform.frames.read_blocks(task.name, SOURCE_RECORDS, partition.batch)
+        return (records for block in blocks for records in to_records(block))
 
     return PartitionWork(
         task=task,
@@ -338,8 +340,8 @@ def is_current(platform: Platform, work: PartitionWork) -> PartitionState | None
 
 
 def to_records(frame: pl.DataFrame) -> Iterator[Sequence[Record]]:
-    """Yield a frame's records in chunks."""
-    for chunk in frame.drop(SOURCE_LINE).iter_slices(CHUNK_RECORDS):
+    """Yield a frame's records in chunks of so many, and of so many bytes."""
+    for chunk in cut(frame.drop(SOURCE_LINE), CHUNK_RECORDS, CHUNK_BYTES):
         yield [Record(item_id=row[ITEM_ID], fields=row) for row in chunk.to_dicts()]
 
 

@@ -21,7 +21,12 @@ class Settings(BaseSettings):
     """Where things live. Each field is read from `BATCH_ASSETS_<FIELD>`."""
 
     model_config = SettingsConfigDict(
-        env_prefix="BATCH_ASSETS_", frozen=True, extra="ignore", env_ignore_empty=True, populate_by_name=True
+        env_prefix="BATCH_ASSETS_",
+        frozen=True,
+        extra="ignore",
+        env_ignore_empty=True,
+        populate_by_name=True,
+        hide_input_in_errors=True,  # a password pasted into the wrong line would be in a code server's traceback
     )
 
     home: Path = Path(".batch_assets")

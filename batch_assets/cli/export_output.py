@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import psutil
+from polars.exceptions import PolarsError
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.store.frames import write_whole
@@ -64,7 +65,7 @@ def write_output(output: str, write: Callable[[BinaryIO], None]) -> int:
         _remove_leftovers(path)
         write_whole(path, write)
         return path.stat().st_size
-    except OSError as e:
+    except (OSError, PolarsError) as e:  # polars wraps what the file raises
         raise ConfigError(f"{path} can't be written: {e}") from e
 
 

@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a 
 """
 
 import fnmatch
+import os
 import sys
 import time
 import traceback
@@ -48,6 +49,7 @@ from batch_assets.launches import (
 from batch_assets.partitions import sync_partitions
 from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import end_dead_runs
+from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import now
@@ -261,7 +263,9 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 @cli.command()
-@click.option("--port", default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=3000, show_default=True, help="Port of the web UI, on 127.0.0.1."
+)
 def up(port: int) -> None:
     """Start the web UI and its daemon on 127.0.0.1, in the foreground; Ctrl-C stops both.
 
@@ -291,11 +295,23 @@ def main() -> None:
         sys.exit(STOPPED)
     except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
         click.echo(f"stopped by a signal\n{GOES_ON}", err=True)
+        _end_at_once_if_told_again()
         sys.exit(STOPPED)
     except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
         traceback.print_exc()
         click.echo(f"stopped by a fault that nobody foresaw: {type(e).__name__}: {e}\n{GOES_ON}", err=True)
         sys.exit(STOPPED)
+
+
+def _end_at_once_if_told_again() -> None:
+    """Flush what is under way; at a second signal end without that, and without waiting for threads as exits do."""
+    try:
+        has_ended = end_runs()
+    except (KeyboardInterrupt, DagsterExecutionInterruptedError):
+        has_ended = False
+    if not has_ended:
+        sys.stdout.flush()
+        os._exit(STOPPED)
 
 
 GOES_ON = "what was done is kept; the same command goes on from there"

@@ -203,7 +203,11 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print all rows and attempts of one record."""
     for line in [*_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line.translate(_VISIBLE), highlight=False, markup=False, soft_wrap=True)
+
+
+_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+"""An answer's control characters, which a terminal would obey."""
 
 
 def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -95,6 +95,9 @@ class LlmTask(dg.Component, dg.Resolvable):
         if unknown or not self.models:
             raise ConfigError(f"task {self.name}: models: {unknown or 'none'}; models.yaml has {', '.join(entries)}")
         models = {m: entries[m] for m in self.models}
+        if len(models) != len(self.models):
+            doubled = sorted({m for m in self.models if list(self.models).count(m) > 1})
+            raise ConfigError(f"task {self.name}: models: {', '.join(doubled)} comes twice: name each model once")
         for name in named:
             check_entry(entries[name])
         task = Task(

@@ -2,14 +2,16 @@
 
 import importlib
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
+from pydantic import ValidationError
 
 from batch_assets.components.llm_task import LlmTask
 from batch_assets.components.plan_job import build_plan_job
-from batch_assets.core.errors import ConfigError, find_cause
+from batch_assets.core.errors import ConfigError, find_cause, tell_problems, unwrap
 from batch_assets.core.tasks import Task
 from batch_assets.resources import PLATFORM, build_platform_resource
 from batch_assets.sensors.alerts import build_alerts_sensor
@@ -31,7 +33,7 @@ def load_project(settings: Settings) -> Project:
     try:
         definitions = tree.build_defs()
     except Exception as e:
-        raise find_cause(e) or e from e
+        raise find_cause(e) or _find_refusal(e, settings.defs) or e from e
     built = [c.built for c in tree.get_all_components(of_type=LlmTask) if c.built is not None]
     tasks = {b.task.name: b for b in built}
     if len(tasks) != len(built):
@@ -46,6 +48,17 @@ def load_project(settings: Settings) -> Project:
         ),
     )
     return Project(definitions=definitions, tasks={name: (b.task, b.source) for name, b in tasks.items()})
+
+
+def _find_refusal(error: Exception, defs: Path) -> ConfigError | None:
+    """Return in our words what pydantic or a call has refused in a task's file; None for errors of other kinds."""
+    for found in unwrap(error):
+        if isinstance(found, ValidationError | TypeError):
+            words = tell_problems(found) if isinstance(found, ValidationError) else str(found)
+            frames = [f for f in traceback.extract_tb(found.__traceback__) if Path(f.filename).is_relative_to(defs)]
+            where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(defs)
+            return ConfigError(f"{where}: {words}")
+    return None
 
 
 def _load_tree(folder: Path) -> dg.ComponentTree:

@@ -85,7 +85,7 @@ class RetryPolicy(BaseModel):
     ("equal jitter"; Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     max_attempts: Annotated[int, Field(ge=1, le=10)] = 3
     base_s: Annotated[float, Field(ge=0)] = 0.5

@@ -1,5 +1,7 @@
 """The one error tree. A third party's error is translated where it enters, with `raise … from`."""
 
+from collections.abc import Iterator
+
 from pydantic import ValidationError
 
 
@@ -61,15 +63,18 @@ def tell_problems(error: ValidationError) -> str:
 
 
 def find_cause(error: BaseException | None) -> BatchAssetsError | None:
-    """Return our own error that others wrap, or None. Chains may be circular: Dagster's component loader makes such."""
+    """Return our own error that others wrap, or None."""
+    return next((e for e in unwrap(error) if isinstance(e, BatchAssetsError)), None)
+
+
+def unwrap(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and all that it wraps. Chains may be circular: Dagster's component loader makes such."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
         found = waiting.pop(0)
         if found is None or id(found) in seen:
             continue
-        if isinstance(found, BatchAssetsError):
-            return found
+        yield found
         seen.add(id(found))
         waiting += [found.__cause__, found.__context__]
-    return None

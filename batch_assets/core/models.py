@@ -37,7 +37,7 @@ ENGINE_ARGS_NOT_IDENTITY: Mapping[str, str] = {
 class Sampling(BaseModel):
     """Sampling parameters, the same words for every engine."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -55,7 +55,7 @@ class ModelEntry(BaseModel):
     `apart` in processes of its own; `auto` is inline on a CPU and apart on a GPU.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model_id: str
     weights: str

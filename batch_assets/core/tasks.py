@@ -91,6 +91,12 @@ class Task:
     description: str = ""
     owners: tuple[str, ...] = field(default=())
 
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, by its name."""
+        size = self.qa_sample_size
+        if type(size) is not int or size < 0:  # YAML may say anything
+            raise ConfigError(f"task {self.name}: qa_sample_size: {size!r}: a number of records, 0 for none")
+
     @cached_property
     def variants(self) -> dict[str, Variant]:
         """All prompts by all models, by variant key, in the order of prompts, then models."""

@@ -15,20 +15,45 @@ POLL_S = 0.2
 _T = TypeVar("_T")
 
 
+class _Loop:
+    """A loop in its thread. Waited for by an event, not by Thread.join(): where a signal ends that, Python 3.11 takes
+    the thread for ended."""
+
+    def __init__(self) -> None:
+        self.cancel: Future[Callable[[], object]] = Future()
+        self.is_over = threading.Event()
+        self.is_abandoned = False
+
+    def end(self) -> None:
+        """Cancel the run and wait until it has flushed; a second interruption ends that wait, and it is abandoned."""
+        if not self.is_over.is_set():
+            with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
+                self.cancel.result()()
+        try:
+            while not self.is_over.wait(POLL_S):
+                pass
+        except BaseException:
+            self.is_abandoned = True
+            raise
+
+
+_under_way: set[_Loop] = set()
+
+
 def drive(runner: Runner, works: Iterable[PartitionWork]) -> Generator[PartitionOutcome]:
     """Yield partitions as they finish. The loop has a thread of its own and goes on while the caller reports them.
 
     When the caller is interrupted (a signal, an error, a closed generator) the run is cancelled, flushes, and is waited
-    for; then the interruption goes on. Not an async asset: Dagster gives that only GeneratorExit when a run is
-    terminated, and nothing can be awaited then.
+    for; then the interruption goes on. A second interruption ends that wait. Not an async asset: Dagster gives that
+    only GeneratorExit when a run is terminated, and nothing can be awaited then.
     """
     outcomes: queue.SimpleQueue[PartitionOutcome | BaseException | None] = queue.SimpleQueue()
-    cancel: Future[Callable[[], object]] = Future()
+    running = _Loop()
 
     async def run_all() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is not None:
-            cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+            running.cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
         async with contextlib.aclosing(runner.run(works)) as finished:
             async for outcome in finished:
                 outcomes.put(outcome)
@@ -40,20 +65,31 @@ def drive(runner: Runner, works: Iterable[PartitionWork]) -> Generator[Partition
             outcomes.put(e)
         else:
             outcomes.put(None)
+        finally:
+            _under_way.discard(running)
+            running.is_over.set()
 
-    thread = threading.Thread(target=work, name="runner", daemon=True)
-    thread.start()
+    _under_way.add(running)
+    threading.Thread(target=work, name="runner", daemon=True).start()
     try:
         while (outcome := _take(outcomes)) is not None:
             if isinstance(outcome, BaseException):
                 raise outcome
             yield outcome
     finally:
-        if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
-                cancel.result()()
-        while thread.is_alive():
-            thread.join(POLL_S)
+        running.end()
+
+
+def end_runs() -> bool:
+    """End what is under way, as an interruption does whose generators nobody has closed; say whether all has ended.
+
+    It has not where a second interruption has ended the wait for it: its threads would hold up the process's end.
+    """
+    for running in list(_under_way):
+        if running.is_abandoned:
+            return False
+        running.end()
+    return True
 
 
 def _take(outcomes: queue.SimpleQueue[_T]) -> _T:

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.completions import Completion
-from batch_assets.core.errors import EngineDead, PartitionLeased
+from batch_assets.core.errors import EngineDead, PartitionLeased, StoreError
+from batch_assets.core.names import variant_key
 from batch_assets.runner.work import Ask, OpenPartition, PartitionOutcome, PartitionWork
 from batch_assets.store.database import Database, is_connection_lost, now
 from batch_assets.store.failures import Step, clear_failures, count_failure, excuse_failures, tell_failures
@@ -20,7 +21,7 @@ from batch_assets.store.results import Claim, Ending, Group, Result, write_group
 
 _T = TypeVar("_T")
 RELEASED = "released"
-_EXCUSES = (EngineDead, PartitionLeased)
+_EXCUSES = (EngineDead, PartitionLeased, StoreError)
 """Not the partitions' fault, nor is an interruption, which is no Exception, or a database that went away."""
 
 
@@ -83,17 +84,23 @@ class Ledger:
         return self._answers.get(request_key)
 
     async def commit(self, asks: Sequence[Ask]) -> None:
-        """Write ends, rows and the claims of `asks` in one transaction. What fails to be written is kept."""
+        """Write ends, rows and the claims of `asks` in one transaction. What fails to be written is kept.
+
+        Rows of a partition that another run has taken over are left out, since they are that run's to write; asks are
+        then not to be sent: PartitionLeased.
+        """
         group, self._group, self._answers = self._group, Group(), {}
         group.claims = [self._claim(ask) for ask in asks]
         if not group:
             return
         try:
-            await self.call(lambda: self._write(group))
+            lost = await self.call(lambda: self._write(group))
         except BaseException:
             self._group.results = group.results + self._group.results
             self._group.endings = group.endings + self._group.endings
             raise
+        if asks:
+            _refuse(lost)
 
     async def start(self, work: PartitionWork) -> None:
         """Take the lease of a partition, and count a start that has yet to come to its end. Raises PartitionLeased."""
@@ -111,9 +118,15 @@ class Ledger:
         """End the thread."""
         self._thread.shutdown()
 
-    def _write(self, group: Group) -> None:
+    def _write(self, group: Group) -> set[tuple[str, str, str]]:
+        """Write a group, but for what belongs to a run that took a partition over; return what is lost."""
         with self._database.write() as connection:
+            lost = self.leases.find_lost_in(connection)
+            if lost:
+                group.claims = []  # of asks that will not be sent: the run stops
+                group.results = [r for r in group.results if not _is_lost(r, lost)]
             write_group(connection, group)
+        return lost
 
     def _start(self, work: PartitionWork) -> None:
         self.leases.acquire(work.task.name, work.batch, work.owner.key)
@@ -134,6 +147,8 @@ class Ledger:
         work = partition.work
         state, fallback = None, None
         with self._database.write() as connection:
+            lost = self.leases.find_lost_in(connection)
+            _refuse(lost & {(work.task.name, work.batch, work.owner.key)})
             if work.fallback_key is not None:
                 fallback = finish_fallback(
                     connection, work.fallback_key, work.owner.key, fingerprint=work.fingerprint, run_id=self._run_id
@@ -175,3 +190,15 @@ class Ledger:
 
 def _step(work: PartitionWork) -> Step:
     return Step.OUTPUTS if work.fallback_for is None else Step.FALLBACKS
+
+
+def _is_lost(row: Result, lost: set[tuple[str, str, str]]) -> bool:
+    """Say whether a row is of a partition that another run has taken over; a fallback's, of any of its batch."""
+    place = row.key.task, row.batch, variant_key(row.key.prompt_ver, row.key.model_id)
+    return place in lost or (row.is_fallback and any((task, batch) == place[:2] for task, batch, _ in lost))
+
+
+def _refuse(lost: set[tuple[str, str, str]]) -> None:
+    if lost:
+        names = ", ".join(f"{batch}|{variant}" for _, batch, variant in sorted(lost))
+        raise PartitionLeased(f"another run took {names} over: the lease had expired")

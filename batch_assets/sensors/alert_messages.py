@@ -1,4 +1,8 @@
-"""The words of alerts: figures, limits, partitions and links. A record's text never gets into one."""
+"""The words of alerts: figures, limits, partitions and links. A record's text never gets into one on purpose.
+
+Where an error of ours repeats what a server said, that may quote a record: what chat programs and mail read as markup
+becomes plain there.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -20,6 +24,8 @@ PARTITION_TAG = "dagster/partition"
 RANGE_TAGS = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 WILL_RETRY_TAG = "dagster/will_retry"
 _LAUNCHED = "__launch_"
+_MARKUP = str.maketrans("<>[]`", "\u2039\u203a()'")
+"""What begins a tag, a link or code, in HTML, Markdown or Slack's own, and what it is written as."""
 _NOUNS = {
     AlertKind.CHECK_FAILED: ("check failed", "checks failed"),
     AlertKind.CHECK_WARNED: ("check warns", "checks warn"),
@@ -144,7 +150,7 @@ def _tell_error(failure: DagsterEvent | None) -> str:
     step = data.first_step_failure_event if isinstance(data, JobFailureData) else None
     error = step.step_failure_data.error if step else data.error if isinstance(data, JobFailureData) else None
     if error is None:
-        return (failure.message or "no reason recorded").strip().splitlines()[0]
+        return (failure.message or "no reason recorded").strip().splitlines()[0].translate(_MARKUP)
     chain = list(_unwrap(error))
     ours = {c.__name__ for c in _subclasses(BatchAssetsError)}
     where = f" in step {step.step_key}" if step and step.step_key else ""
@@ -166,7 +172,8 @@ def _unwrap(error: SerializableErrorInfo | None) -> Iterator[SerializableErrorIn
 def _first_line(error: SerializableErrorInfo) -> str:
     line = error.message.strip().splitlines()[0] if error.message.strip() else ""
     prefix, found, rest = line.partition(": ")
-    return rest if found and prefix.endswith(error.cls_name or " ") else line
+    words = rest if found and prefix.endswith(error.cls_name or " ") else line
+    return words.translate(_MARKUP)
 
 
 def _subclasses(cls: type[BatchAssetsError]) -> Iterator[type[BatchAssetsError]]:

@@ -27,6 +27,15 @@ VERSION_TABLE, _SHARED_VERSION_TABLE = "batch_assets_version", "alembic_version"
 """Where our schema's revision stands, and where it stood before: Dagster keeps its own there, in the same database."""
 SQLITE_BUSY_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 5
+_PG_DISK_FULL = "53100"
+_SQLITE_FAULTS = {
+    sqlite3.SQLITE_FULL: "the store's disk is full: make room there",
+    sqlite3.SQLITE_IOERR: "the store's disk can't be read or written: it is full, over a limit, or broken",
+    sqlite3.SQLITE_READONLY: "the store's file can't be written: see who owns it, and whether the disk is read-only",
+    sqlite3.SQLITE_CANTOPEN: "the store's file can't be opened: its folder is gone, or somebody else's",
+    sqlite3.SQLITE_CORRUPT: "the store's file is damaged: put a copy back",
+    sqlite3.SQLITE_BUSY: f"another process has kept the store locked for {SQLITE_BUSY_TIMEOUT_S} s",
+}
 
 
 def now() -> dt.datetime:
@@ -50,9 +59,17 @@ class Database:
 
     @contextmanager
     def write(self) -> Generator[sa.Connection, None, None]:
-        """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start."""
-        with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
-            yield connection
+        """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start.
+
+        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's.
+        """
+        try:
+            with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
+                yield connection
+        except DBAPIError as e:
+            if why := _find_fault(e):
+                raise StoreError(f"{why}; what was committed before is kept") from e
+            raise
 
     def close(self) -> None:
         """Give all connections back."""
@@ -132,6 +149,15 @@ def is_connection_lost(error: BaseException | None) -> bool:
                 return True
         error = error.__cause__
     return False
+
+
+def _find_fault(error: DBAPIError) -> str:
+    """Say in plain words, by the database's own code, why a store takes nothing in; empty for errors of other kinds."""
+    if not isinstance(error.orig, sqlite3.Error):
+        is_full = getattr(error.orig, "pgcode", None) == _PG_DISK_FULL
+        return "the disk of the store's PostgreSQL is full: make room there" if is_full else ""
+    fault = _SQLITE_FAULTS.get(getattr(error.orig, "sqlite_errorcode", 0) & 0xFF)  # the rest says more, such as where
+    return f"{fault} (SQLite: {error.orig})" if fault else ""
 
 
 def describe_url(url: str) -> str:

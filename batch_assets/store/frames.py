@@ -2,13 +2,19 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
+from polars.exceptions import PolarsError
 
+from batch_assets.core.errors import StoreError
 from batch_assets.core.names import check_key
+
+MAX_BLOCK_ROWS, FIRST_BLOCK_ROWS = 20_000, 500
+MAX_BLOCK_BYTES = 16 * 2**20
+"""What `read_blocks` holds at a time, and a row group of the file: a frame may be larger than the memory."""
 
 
 class FrameStore:
@@ -25,15 +31,64 @@ class FrameStore:
         return self._folder.joinpath(task, kind, *folders, f"{name}.parquet")
 
     def write(self, frame: pl.DataFrame, task: str, kind: str, *keys: str) -> Path:
-        """Write a frame in place of the one before: temporary name, fsync, rename."""
+        """Write a frame in place of the one before: temporary name, fsync, rename.
+
+        StoreError where the disk takes it not; the frame before is then as it was.
+        """
         path = self.path(task, kind, *keys)
-        write_whole(path, frame.write_parquet)
+        try:
+            rows = _rows_within(MAX_BLOCK_BYTES, frame)
+            write_whole(path, lambda file: frame.write_parquet(file, row_group_size=rows))
+        except (OSError, PolarsError) as e:  # polars wraps what the file raises
+            raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, is as it was") from e
         return path
 
     def read(self, task: str, kind: str, *keys: str) -> pl.DataFrame | None:
         """Return a frame, or None where none was written."""
         path = self.path(task, kind, *keys)
         return pl.read_parquet(path, glob=False) if path.exists() else None
+
+    def read_blocks(self, task: str, kind: str, *keys: str) -> Iterator[pl.DataFrame]:
+        """Yield a frame's rows in order, in blocks of about MAX_BLOCK_BYTES of text; none where none was written.
+
+        A block is as long as the one before lets expect, so that only a sudden change of sizes makes a larger one.
+        They are of one frame, even if another is written in its place meanwhile.
+        """
+        path = self.path(task, kind, *keys)
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            same = f"/proc/self/fd/{file.fileno()}"  # the path may come to name another file; this one stays
+            offset, rows = 0, FIRST_BLOCK_ROWS
+            while (block := pl.scan_parquet(same, glob=False).slice(offset, rows).collect()).height:
+                yield block
+                offset += block.height
+                rows = _rows_within(MAX_BLOCK_BYTES, block)
+
+
+def cut(frame: pl.DataFrame, max_rows: int, max_bytes: int) -> Iterator[pl.DataFrame]:
+    """Yield a frame's rows in order, so many and so many bytes of text at a time, and at least one row."""
+    for part in frame.iter_slices(max_rows):
+        start = held = 0
+        for n, size in enumerate(_measure_rows(part)):
+            if held + size > max_bytes and n > start:
+                yield part.slice(start, n - start)
+                start, held = n, 0
+            held += size
+        yield part.slice(start)
+
+
+def _measure_rows(frame: pl.DataFrame) -> list[int]:
+    """Return the bytes of text in each row."""
+    texts = [pl.col(name).str.len_bytes().fill_null(0) for name, kind in frame.schema.items() if kind == pl.String]
+    sizes = frame.select(pl.sum_horizontal(*texts).alias("bytes")) if texts else None
+    return [0] * frame.height if sizes is None else sizes["bytes"].to_list()
+
+
+def _rows_within(max_bytes: int, frame: pl.DataFrame) -> int:
+    """Return how many rows like these come to `max_bytes`: at least 1, at most MAX_BLOCK_ROWS."""
+    row_bytes = frame.estimated_size() / max(1, frame.height)
+    return max(1, min(MAX_BLOCK_ROWS, int(max_bytes / max(1.0, row_bytes))))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

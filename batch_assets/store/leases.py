@@ -1,10 +1,16 @@
-"""Leases: who works on a partition now. A lease ends by release, by expiry, or with its process on this host."""
+"""Leases: who works on a partition now.
+
+A lease ends by release. On this host it also ends with its process, and with nothing else: whatever a clock says, a
+process that lives keeps its leases. Of another host's process only time tells.
+"""
 
 import datetime as dt
 import os
 import socket
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
+from typing import Self
 
 import psutil
 import sqlalchemy as sa
@@ -20,36 +26,68 @@ HEARTBEAT_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process, told apart from a later one with the same pid by when it started."""
+    """A process, told apart from a later one with the same pid by when it started: see `find_start`."""
 
     host: str
     pid: int
     process_started: float
+
+    @classmethod
+    def of(cls, row: sa.RowMapping) -> Self:
+        """Return the holder of a lease's row."""
+        return cls(host=row["host"], pid=row["pid"], process_started=row["process_started"])
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the process is, or was, one of this host."""
+        return self.host == socket.gethostname()
 
     def is_dead(self) -> bool:
         """Say whether the process is known to be gone; False where it can't be known, as on another host.
 
         A zombie is gone: it only waits to be reaped, for ever where it is the child of a container's first process.
         """
-        if self.host != socket.gethostname():
+        if not self.is_here:
             return False
         try:
             process = psutil.Process(self.pid)
-            is_another = abs(process.create_time() - self.process_started) > 1
-            return is_another or process.status() == psutil.STATUS_ZOMBIE
+            return not self._is(process) or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
+
+    def _is(self, process: psutil.Process) -> bool:
+        """Say whether a process is this one. Versions before wrote the time of its start: by that it may be, too."""
+        return find_start(process) == self.process_started or abs(process.create_time() - self.process_started) <= 1
+
+
+def find_start(process: psutil.Process) -> float:
+    """Return a number for when a process started that no setting of the clock changes.
+
+    A whole number below 2**53: the boot, 20 bits, and in clock ticks how long after it. psutil's time of creation
+    moves with the clock, and a live process then looks like another one. Where there is no /proc it has to do.
+    """
+    try:
+        ticks = int(Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+        boot = int(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:5], 16)
+    except OSError:
+        return process.create_time()  # raises NoSuchProcess for one that has ended meanwhile
+    return float(boot << 33 | ticks)
 
 
 @lru_cache(maxsize=1)
 def _started(pid: int) -> float:
-    return psutil.Process(pid).create_time()
+    return find_start(psutil.Process(pid))
 
 
 def this_process() -> Holder:
     """Return the holder that this process is."""
     pid = os.getpid()
     return Holder(host=socket.gethostname(), pid=pid, process_started=_started(pid))
+
+
+def _is_held(row: sa.RowMapping, at: dt.datetime) -> bool:
+    holder = Holder.of(row)
+    return not holder.is_dead() if holder.is_here else row["expires_at"] > at
 
 
 class LeaseBook:
@@ -59,6 +97,7 @@ class LeaseBook:
         self._database = database
         self._run_id = run_id
         self._lease_s = lease_s
+        self._taken: set[tuple[str, str, str]] = set()
 
     def acquire(self, task: str, batch: str, variant: str) -> None:
         """Take the lease of a partition. Raises PartitionLeased, naming the run that holds it."""
@@ -68,11 +107,10 @@ class LeaseBook:
             with self._database.write() as connection:
                 row = connection.execute(sa.select(leases).where(*where).with_for_update()).mappings().first()
                 if row is not None:
-                    holder = Holder(host=row["host"], pid=row["pid"], process_started=row["process_started"])
-                    if row["run_id"] != self._run_id and row["expires_at"] > now() and not holder.is_dead():
+                    if row["run_id"] != self._run_id and _is_held(row, now()):
                         raise PartitionLeased(
-                            f"{task} {batch}|{variant}: run {row['run_id']} works on it (pid {holder.pid} on "
-                            f"{holder.host}, lease until {row['expires_at']:%H:%M:%S} UTC)"
+                            f"{task} {batch}|{variant}: run {row['run_id']} works on it (pid {row['pid']} on "
+                            f"{row['host']}, lease until {row['expires_at']:%H:%M:%S} UTC)"
                         )
                     connection.execute(sa.delete(leases).where(*where))
                 connection.execute(
@@ -83,6 +121,16 @@ class LeaseBook:
                 )  # fmt: skip
         except IntegrityError as e:
             raise PartitionLeased(f"{task} {batch}|{variant}: another run took it at this moment") from e
+        self._taken.add((task, batch, variant))
+
+    def find_lost_in(self, connection: sa.Connection) -> set[tuple[str, str, str]]:
+        """Return the (task, batch, variant) that this run took, hasn't released, and holds no more.
+
+        What is written in the same transaction then belongs to partitions that nobody else works on.
+        """
+        c = leases.c
+        held = connection.execute(sa.select(c.task, c.batch, c.variant).where(c.run_id == self._run_id)).tuples()
+        return self._taken - set(held)
 
     def renew(self) -> set[tuple[str, str]]:
         """Move the expiry of all leases of this run; return the (batch, variant) that it still holds."""
@@ -106,19 +154,17 @@ class LeaseBook:
         c = leases.c
         where = (c.task == task, c.batch == batch, c.variant == variant, c.run_id == self._run_id)
         connection.execute(sa.delete(leases).where(*where))
+        self._taken.discard((task, batch, variant))
 
     def _expiry(self) -> dt.datetime:
         return now() + dt.timedelta(seconds=self._lease_s)
 
 
 def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], str]:
-    """Return the partitions that live runs work on: (batch, variant) to run_id. Dead and expired leases don't count."""
-    rows = connection.execute(sa.select(leases).where(leases.c.task == task, leases.c.expires_at > now())).mappings()
-    return {
-        (r["batch"], r["variant"]): r["run_id"]
-        for r in rows
-        if not Holder(host=r["host"], pid=r["pid"], process_started=r["process_started"]).is_dead()
-    }
+    """Return the partitions that live runs work on: (batch, variant) to run_id. What can be taken over isn't there."""
+    rows = connection.execute(sa.select(leases).where(leases.c.task == task)).mappings()
+    at = now()
+    return {(r["batch"], r["variant"]): r["run_id"] for r in rows if _is_held(r, at)}
 
 
 def load_holders(connection: sa.Connection) -> set[str]:

@@ -35,6 +35,7 @@ from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.runner import run as run_module
 from batch_assets.runner.drive import drive
 from batch_assets.runner.run import Runner
+from batch_assets.runner.work import PartitionWork
 from batch_assets.store.database import Database
 from batch_assets.store.leases import LeaseBook, load_live
 from batch_assets.store.partitions import load_partitions
@@ -200,6 +201,67 @@ def test_a_run_that_lost_a_lease_stops(
         timers[0].cancel()
     assert load_open_claims(database) == []
     assert set(find_live(database).values()) == {"thief"}
+
+
+def take_over(database: Database, new: PartitionWork) -> None:
+    """Do what a run on another host does once the lease here has run out: take it, and bring the partition up to date.
+
+    It has the partition's newer prompt.
+    """
+    with database.write() as connection:
+        connection.execute(sa.delete(leases))
+    run_works(database, ScriptedEngine(default='{"label":"b","score":2}'), new, run_id="next")
+
+
+def test_a_run_that_outlived_its_lease_writes_no_row_over_those_of_the_next(database: Database, tmp_path: Path) -> None:
+    old = make_work(make_task(tmp_path / "old"), "b1", make_records(make_ids(6)))
+    new = make_work(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(make_ids(6)))
+    engine = ScriptedEngine()
+    taken = threading.Event()
+
+    def sleep_too_long(text: str) -> None:
+        if text == "text of r0003" and not taken.is_set():
+            taken.set()
+            take_over(database, new)
+
+    engine.on_request = sleep_too_long
+    with pytest.raises(PartitionLeased, match=r"another run took b1\|v1--m1 over: the lease had expired"):
+        run_works(database, engine, old, max_in_flight=2)
+    assert len(engine.asked) < 6, "it stops"
+    assert {(r["payload"]["label"], r["run_id"]) for r in load_rows(database).values()} == {("b", "next")}
+    with database.read() as connection:
+        (state,) = load_partitions(connection, "t").values()
+    assert state.fingerprint == new.fingerprint
+    assert load_open_claims(database) == []
+
+
+def test_a_run_that_outlived_its_lease_finishes_nothing(database: Database, tmp_path: Path) -> None:
+    old = make_work(make_task(tmp_path / "old"), "b1", make_records(["1"]))
+    new = make_work(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(["1"]))
+    engine = ScriptedEngine()
+    engine.on_request = lambda _text: take_over(database, new)
+    with pytest.raises(PartitionLeased, match="took b1"):
+        run_works(database, engine, old)
+    assert load_rows(database)["1"]["run_id"] == "next"
+    with database.read() as connection:
+        assert [s.fingerprint for s in load_partitions(connection, "t").values()] == [new.fingerprint]
+
+
+def test_an_answer_that_came_too_late_is_kept_for_reuse(database: Database, tmp_path: Path) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    engine = ScriptedEngine()
+
+    def lose(text: str) -> None:
+        if text == "text of 1":
+            with database.write() as connection:
+                connection.execute(sa.delete(leases))
+
+    engine.on_request = lose
+    with pytest.raises(PartitionLeased):
+        run_works(database, engine, work)
+    again = ScriptedEngine()
+    run_works(database, again, work)
+    assert again.asked == []
 
 
 # Stopped in the middle

@@ -9,7 +9,7 @@ import pytest
 from factories import run_at_once
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.store.frames import FrameStore, write_whole
+from batch_assets.store.frames import FIRST_BLOCK_ROWS, MAX_BLOCK_BYTES, FrameStore, cut, write_whole
 
 
 def test_a_frame_comes_back_with_its_types(tmp_path: Path) -> None:
@@ -62,3 +62,54 @@ def test_threads_that_write_the_same_file_leave_one_of_theirs_whole(tmp_path: Pa
     assert len(set(path.read_bytes())) == 1
     assert path.stat().st_size == 10_000
     assert [p.name for p in tmp_path.iterdir()] == ["frame.parquet"]
+
+
+def read_texts(store: FrameStore) -> list[list[str]]:
+    return [block["text"].to_list() for block in store.read_blocks("t", "kind", "b1")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 3000])
+def test_blocks_have_all_rows_in_their_order(tmp_path: Path, count: int) -> None:
+    store = FrameStore(tmp_path)
+    assert read_texts(store) == [], "none was written"
+    texts = [f"{n} {'x' * (n % 7)}" for n in range(count)]
+    store.write(pl.DataFrame({"text": texts}, schema={"text": pl.String}), "t", "kind", "b1")
+    assert [t for block in read_texts(store) for t in block] == texts
+
+
+def test_blocks_of_long_records_hold_few_of_them(tmp_path: Path) -> None:
+    store = FrameStore(tmp_path)
+    store.write(pl.DataFrame({"text": [f"{n:04d}" + "x" * 200_000 for n in range(600)]}), "t", "kind", "b1")
+    first, *later = read_texts(store)
+    assert len(first) == FIRST_BLOCK_ROWS
+    assert max(map(len, later)) * 200_000 <= MAX_BLOCK_BYTES
+    assert [t[:4] for block in (first, *later) for t in block] == [f"{n:04d}" for n in range(600)]
+
+
+def test_blocks_are_of_one_frame_even_if_another_takes_its_place(tmp_path: Path) -> None:
+    store = FrameStore(tmp_path)
+    old = [f"old {n}" for n in range(2000)]
+    store.write(pl.DataFrame({"text": old}), "t", "kind", "b1")
+    blocks = store.read_blocks("t", "kind", "b1")
+    seen = next(blocks)["text"].to_list()
+    store.write(pl.DataFrame({"text": ["new"]}), "t", "kind", "b1")
+    seen += [t for block in blocks for t in block["text"]]
+    assert seen == old
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([1] * 7, [3, 3, 1]),
+        ([5, 5, 5], [2, 1]),
+        ([50, 1, 1, 50, 1], [1, 2, 1, 1]),
+        ([None, None, None, None], [3, 1]),
+    ],
+)
+def test_a_frame_is_cut_by_rows_and_by_bytes(sizes: list[int | None], expected: list[int]) -> None:
+    texts = [None if n is None else "x" * n for n in sizes]
+    frame = pl.DataFrame({"n": range(len(texts)), "text": texts}, schema={"n": pl.Int64, "text": pl.String})
+    parts = list(cut(frame, 3, 10))
+    assert [p.height for p in parts] == expected
+    assert [n for p in parts for n in p["n"]] == list(range(len(texts)))

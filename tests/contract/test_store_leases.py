@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from factories import run_at_once
 
 from batch_assets.core.errors import PartitionLeased
+from batch_assets.store import leases as leases_module
 from batch_assets.store.database import Database, now
-from batch_assets.store.leases import Holder, LeaseBook, load_holders, load_live, this_process
+from batch_assets.store.leases import Holder, LeaseBook, find_start, load_holders, load_live, this_process
 from batch_assets.store.tables import leases
 
 P = ("t", "b1", "v1--m1")
@@ -114,11 +115,37 @@ def test_a_later_process_with_the_same_pid_is_another(database: Database) -> Non
     assert find_live(database) == {("b1", "v1--m1"): "next"}
 
 
-def test_an_expired_lease_is_taken_over_although_its_process_lives(database: Database) -> None:
-    LeaseBook(database, "stuck", lease_s=-1).acquire(*P)
-    assert find_live(database) == {}
+@pytest.mark.parametrize("hours", [1, -1])
+def test_a_clock_that_jumps_takes_no_lease_from_a_live_process_here(
+    database: Database, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    mine = LeaseBook(database, "mine")
+    mine.acquire(*P)
+    at = now() + dt.timedelta(hours=hours)
+    monkeypatch.setattr(leases_module, "now", lambda: at)
+    created = psutil.Process.create_time
+    monkeypatch.setattr(
+        psutil.Process, "create_time", lambda self: created(self) + 3600 * hours
+    )  # it follows the clock
+    assert find_live(database) == {("b1", "v1--m1"): "mine"}
+    with pytest.raises(PartitionLeased, match="run mine works on it"):
+        LeaseBook(database, "next").acquire(*P)
+    assert mine.renew() == {("b1", "v1--m1")}
+    mine.release(*P)
     LeaseBook(database, "next").acquire(*P)
-    assert find_live(database) == {("b1", "v1--m1"): "next"}
+
+
+def test_when_a_process_started_is_told_without_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    me = psutil.Process()
+    before = find_start(me)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda _self: 0.0)
+    assert find_start(psutil.Process(me.pid)) == before
+    assert before == int(before) < 2**53, "a double holds it"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        assert find_start(psutil.Process(child.pid)) != before
+    finally:
+        child.communicate()
 
 
 def test_another_hosts_lease_is_respected_until_it_expires(database: Database, dead_pid: int) -> None:
@@ -150,6 +177,7 @@ def test_a_heartbeat_moves_the_expiry_of_all_leases_of_its_run_and_no_others(dat
 def test_a_run_whose_lease_was_taken_over_renews_and_releases_nothing(database: Database) -> None:
     slow = LeaseBook(database, "slow", lease_s=-1)
     slow.acquire(*P)
+    set_holder(database, host="another.host")
     LeaseBook(database, "next").acquire(*P)
     assert slow.renew() == set()
     slow.release(*P)
@@ -192,6 +220,8 @@ def test_of_threads_that_try_at_once_exactly_one_wins(database: Database, dead_p
             LeaseBook(database, "before", lease_s=-1 if before == "expired" else 60).acquire(*partition)
             if before == "dead":
                 set_holder(database, pid=dead_pid)
+            else:
+                set_holder(database, host="another.host")
         calls = [partial(LeaseBook(database, f"run-{i}").acquire, *partition) for i in range(4)]
         assert [type(e) for e in run_at_once(*calls)] == [PartitionLeased] * 3
         assert find_live(database)["b" + str(n), "v"].startswith("run-")

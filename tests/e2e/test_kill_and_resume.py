@@ -3,9 +3,14 @@
 Slow because each command is a process of its own, as a person's is (4 s each).
 """
 
+import random
 import shutil
 import signal
+import sqlite3
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,6 +77,20 @@ def test_three_kills_in_a_row_lose_nothing_and_quarantine_nobody(place: Workplac
         place.kill_when(process, lambda seen=seen: server.count() >= seen + WINDOW)
     place.call("run", "ticket_triage")
     assert_complete(place, server, kills=3)
+
+
+def test_kills_at_random_moments_again_and_again_lose_nothing(place: Workplace, server: Server) -> None:
+    rng = random.Random()
+    kills = 0
+    for _ in range(5):
+        process = place.start("run", "ticket_triage")
+        time.sleep(rng.uniform(1.5, 6.0))  # from before its first import is done to the end of its work
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.communicate()
+    place.call("run", "ticket_triage")
+    assert_complete(place, server, kills)
 
 
 def test_a_run_killed_while_the_engine_starts_goes_on(place: Workplace, server: Server) -> None:
@@ -174,5 +193,24 @@ def test_a_run_that_is_told_to_stop_keeps_what_arrived_and_gives_back_the_rest(
     assert "open" not in outcomes, "no claim is left without an end"
     assert 0 < outcomes["released"] <= WINDOW
     assert place.query("SELECT count(*) FROM llm_leases") == [(0,)]
+    place.call("run", "ticket_triage")
+    assert_complete(place, server, kills=1)
+
+
+def test_a_second_ctrl_c_ends_a_run_at_once_that_hangs_in_the_store(place: Workplace, server: Server) -> None:
+    process = place.start("run", "ticket_triage")
+    wait_until(lambda: server.count() > 60 or process.poll() is not None, 60, "some requests")
+    before = committed(place)
+    with closing(sqlite3.connect(place.home / "store.db", isolation_level=None, timeout=30)) as locker:
+        locker.execute("BEGIN IMMEDIATE")  # the run waits for it for 60 s
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 3, err
+    assert "goes on from there" in err
+    after = committed(place)
+    assert {k: after[k] for k in before} == before
     place.call("run", "ticket_triage")
     assert_complete(place, server, kills=1)

@@ -1,6 +1,7 @@
 """Settings: defaults that work, one variable per field, and a wrong one refused by its name."""
 
 import os
+import traceback
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,10 @@ def test_what_is_no_web_address_is_refused(monkeypatch: pytest.MonkeyPatch, base
     monkeypatch.setenv("BATCH_ASSETS_UI_URL", base)
     with pytest.raises(ConfigError, match="^BATCH_ASSETS_UI_URL: "):
         load_settings()
+
+
+def test_what_a_refused_variable_holds_is_in_no_message_or_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_SENSOR_INTERVAL_S", "s3cret, pasted into the wrong line")
+    with pytest.raises(ConfigError, match="^BATCH_ASSETS_SENSOR_INTERVAL_S: ") as refused:
+        load_settings()
+    assert "s3cret" not in "".join(traceback.format_exception(refused.value))

@@ -1,0 +1,112 @@
+"""What records, answers and servers say stays text wherever the web UI, a chat program or a terminal shows it."""
+
+import datetime as dt
+import io
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import dagster as dg
+import polars as pl
+import pytest
+from factories import make_platform, make_task
+from markdown_it import MarkdownIt
+from rich.console import Console
+
+from batch_assets.assets.llm_outputs import tabulate_failures
+from batch_assets.assets.variant_specs import specify
+from batch_assets.checks.contracts import check_contract
+from batch_assets.checks.source_records import check_lines
+from batch_assets.cli.show import print_record
+from batch_assets.schemas import source_records_schema
+from batch_assets.sources.base import SourceBatch
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "[a link](javascript:alert(1))",
+    "![a picture](http://127.0.0.1/x.png)",
+    "<http://127.0.0.1/>",
+    "`code` <b>",
+    "`` ` ``` <script>",
+    "``````\n<script>alert(1)</script>\n``````",
+    "| a | b |\n|---|---|\n| [x](y) | <i> |",
+    "\n\n# Heading\n\n- item\n\n<script>",
+    "a\r<script>\r\n\u2028<script>",
+    "&lt;script&gt; &amp;",
+    "\\`<script>\\`",
+    "$$\\href{javascript:x}{y}$$",
+]
+HARMLESS = {"p", "ul", "li", "code", "pre"}
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.code = ""
+        self._is_code = False
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.found.add(tag)
+        self._is_code = self._is_code or tag == "code"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._is_code = self._is_code and tag != "code"
+
+    def handle_data(self, data: str) -> None:
+        self.code += data if self._is_code else ""
+
+
+def assert_all_is_code(value: object, *words: str) -> None:
+    """Render what goes into the web UI as Markdown, raw HTML allowed; nothing but code may come of a record's text."""
+    assert isinstance(value, dg.MarkdownMetadataValue)
+    tags = Tags()
+    tags.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(value.md_str))
+    assert tags.found <= HARMLESS
+    assert all(w in tags.code for w in words), "it is shown"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_records_text_in_a_finding_is_code(text: str) -> None:
+    frame = pl.DataFrame(
+        {"item_id": [text, text], "text": ["x", "y"], "source_line": [1, 2]},
+        schema={"item_id": pl.String, "text": pl.String, "source_line": pl.Int64},
+    )
+    found = check_contract(frame, source_records_schema(("text",)))
+    assert not found.passed
+    assert_all_is_code(found.metadata["first"], "item_id")
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_reason_why_a_line_was_set_aside_is_code(text: str) -> None:
+    found = check_lines(SourceBatch(frame=pl.DataFrame(), malformed=[(3, text), (4, text)]))
+    assert_all_is_code(found.metadata["first"], text.split()[-1].replace("`", "'"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_prompt_is_shown_as_code(tmp_path: Path, text: str) -> None:
+    task = make_task(tmp_path / "prompts", prompts={"v1": f"{text}\n{{{{ text }}}}"})
+    platform = make_platform(tmp_path)
+    (stamp,) = specify(task, platform, ["v1--m1"])
+    platform.database.close()
+    assert_all_is_code(stamp.metadata["prompt"], "{{ text }}")
+    assert isinstance(stamp.metadata["system"], dg.TextMetadataValue)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_failures_are_cells_of_a_table_which_the_web_ui_shows_as_they_are(text: str) -> None:
+    table = tabulate_failures([(text, "error", "bad_request", text)])
+    assert [r.data["error"] for r in table.records] == [text]
+    assert {c.type for c in table.schema.columns} == {"string"}
+
+
+def test_a_terminal_gets_no_commands_from_an_answer() -> None:
+    row = {"attempt": 1, "prompt_ver": "v1", "model_id": "m1", "outcome": "ok", "latency_s": None, "error": None}
+    answer = "\x1b]0;owned\x07\x1b[2J\u009b31m [red]plain[/red] ünï"
+    out = io.StringIO()
+    attempt = {**row, "completion": answer, "finish_reason": "stop", "prompt_tokens": None, "request_key": "k"}
+    attempt["started_at"] = dt.datetime(2026, 11, 29)
+    print_record(Console(file=out, width=200), "1\x1b[2J", {"results": [], "attempts": [attempt]})
+    assert not [c for c in out.getvalue() if c != "\n" and not c.isprintable()]
+    assert "[red]plain[/red] ünï" in out.getvalue()

@@ -1,0 +1,189 @@
+"""Settings that make no sense are refused where they enter, by the name of the field: nothing runs on them."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from factories import write_prompt
+
+from batch_assets.cli.main import cli
+from batch_assets.components.project import load_project
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.models import load_models
+from batch_assets.settings import Settings, load_settings
+from batch_assets.store.database import open_database
+
+MODELS = "m1: {weights: w, engine: fake}\nm2: {weights: w, engine: fake}\n"
+PYTHON = """
+import dagster as dg
+from pydantic import BaseModel
+
+from batch_assets.components.llm_task import LlmTask
+from batch_assets.core.attempts import RetryPolicy
+from batch_assets.core.tasks import Nightly, Thresholds
+from batch_assets.sources.files import FileSource
+
+
+class Answer(BaseModel):
+    label: str
+
+
+@dg.component_instance
+def t(_context) -> LlmTask:
+    fields = dict(source=FileSource("*.csv"), models=["m1"])
+    return LlmTask(name="t", output=Answer, **(fields | dict({fields})))
+"""
+YAML = """
+type: batch_assets.components.llm_task.LlmTask
+attributes:
+  name: t
+  source: {files: "*.csv"}
+  output: batch_assets.defs.ticket_triage.task.Triage
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "max_in_flight: 0",
+        "max_in_flight: -1",
+        "max_in_flight: 2.5",
+        "max_in_flight: .inf",
+        "timeout_s: 0",
+        "timeout_s: -1",
+        "timeout_s: .inf",
+        "timeout_s: .nan",
+        "timeout_s: soon",
+        "outage_s: -1",
+        "outage_s: .inf",
+        "outage_s: .nan",
+        "price_per_gpu_hour: -0.01",
+        "price_per_gpu_hour: .inf",
+        "price_per_gpu_hour: .nan",
+        "pool: ''",
+        "max_inflight: 8",
+        "sampling: {temperature: -1}",
+        "sampling: {temperature: .nan}",
+        "sampling: {temperature: .inf}",
+        "sampling: {top_p: 2}",
+        "sampling: {max_tokens: 0}",
+        "sampling: {max_token: 1}",
+    ],
+)
+def test_an_entry_of_models_yaml_is_refused_by_file_entry_and_field(tmp_path: Path, wrong: str) -> None:
+    path = tmp_path / "models.yaml"
+    path.write_text(f"m: {{weights: w, engine: fake, {wrong}}}")
+    field = ".".join(re.findall(r"(\w+):", wrong))
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: m: {field}: ")):
+        load_models(path)
+
+
+def load_task(folder: Path, name: str, text: str) -> None:
+    defs = folder / f"defs_{abs(hash(text))}"  # modules of a defs folder stay loaded for the life of a process
+    write_prompt(defs / "t" / "prompts", "v1", "{{ text }}")
+    for path, words in (("__init__.py", ""), ("models.yaml", MODELS), ("t/__init__.py", ""), (f"t/{name}", text)):
+        (defs / path).write_text(words)
+    load_project(Settings(home=folder / "home", defs=defs))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("thresholds=Thresholds(max_error_share=2)", "max_error_share"),
+        ("thresholds=Thresholds(max_invalid_share=-0.1)", "max_invalid_share"),
+        ("thresholds=Thresholds(max_label_shift=float('nan'))", "max_label_shift"),
+        ("thresholds=Thresholds(min_records=0)", "min_records"),
+        ("thresholds=Thresholds(max_eror_share=0.1)", "max_eror_share"),
+        ("retry=RetryPolicy(max_attempts=0)", "max_attempts"),
+        ("retry=RetryPolicy(max_attempts=11)", "max_attempts"),
+        ("retry=RetryPolicy(base_s=-1)", "base_s"),
+        ("retry=RetryPolicy(cap_s=float('inf'))", "cap_s"),
+        ("nightly=Nightly(at='25:00')", "at"),
+        ("nightly=Nightly(timezone='Mars')", "timezone"),
+        ("qa_sample_size=-1", "task t: qa_sample_size"),
+        ("models=[]", "task t: models"),
+        ("models=['m1', 'm2', 'm1']", "task t: models: m1 comes twice"),
+        ("models=['m9']", "task t: models: ['m9']"),
+        ("source=FileSource('*.csv', settle_s=-1)", "settle_s"),
+        ("source=FileSource('*.csv', delimiter='')", "delimiter"),
+        ("qa_sampel_size=1", "qa_sampel_size"),
+    ],
+)
+def test_a_field_of_a_task_in_python_is_refused_by_its_name(tmp_path: Path, wrong: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        load_task(tmp_path, "task.py", PYTHON.replace("{fields}", wrong))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("models: [m1]\n  thresholds: {max_error_share: 2}", "thresholds: max_error_share"),
+        ("models: [m1]\n  thresholds: {max_error_share: .nan}", "thresholds: max_error_share"),
+        ("models: [m1]\n  thresholds: {min_records: 0}", "thresholds: min_records"),
+        ("models: [m1]\n  thresholds: {max_eror_share: 0.1}", "thresholds: max_eror_share"),
+        ("models: [m1]\n  retry: {max_attempts: 0}", "retry: max_attempts"),
+        ("models: [m1]\n  retry: {base_s: -1}", "retry: base_s"),
+        ("models: [m1]\n  retry: {cap_s: .inf}", "retry: cap_s"),
+        ("models: [m1]\n  nightly: {at: 2am}", "nightly: at"),
+        ("models: [m1]\n  qa_sample_size: -1", "task t: qa_sample_size"),
+        ("models: [m1]\n  qa_sample_size: many", "qa_sample_size"),
+        ("models: []", "task t: models"),
+        ("models: [m1, m1]", "task t: models: m1 comes twice"),
+        ("models: [m1]\n  unknown: 1", "unknown"),
+    ],
+)
+def test_a_field_of_a_task_in_yaml_is_refused_by_its_name(tmp_path: Path, wrong: str, named: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        load_task(tmp_path, "defs.yaml", f"{YAML}  {wrong}\n")
+    assert named in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "wrong"),
+    [
+        ("BATCH_ASSETS_SENSOR_INTERVAL_S", "0"),
+        ("BATCH_ASSETS_SENSOR_INTERVAL_S", "-5"),
+        ("BATCH_ASSETS_SENSOR_INTERVAL_S", "inf"),
+        ("BATCH_ASSETS_SENSOR_INTERVAL_S", "2.5"),
+        ("BATCH_ASSETS_SENSOR_INTERVAL_S", "often"),
+        ("BATCH_ASSETS_UI_URL", "ftp://x"),
+        ("BATCH_ASSETS_HOME", "~no_such_user_here/x"),
+        ("BATCH_ASSETS_DB_PASSWORD", "for no PostgreSQL"),
+        ("BATCH_ASSETS_DB_URL", "nonsense"),
+        ("BATCH_ASSETS_DB_URL", "mysql://user@host/name"),
+        ("BATCH_ASSETS_DB_URL", "postgresql://user@host:port/name"),
+        ("BATCH_ASSETS_DB_URL", "postgresql://user@host"),
+        ("BATCH_ASSETS_DB_URL", "sqlite://"),
+    ],
+)
+def test_a_variable_of_the_environment_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, wrong: str
+) -> None:
+    for name in [n for n in os.environ if n.startswith("BATCH_ASSETS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(variable, wrong)
+    with pytest.raises(ConfigError, match=f"^{variable}: "):
+        open_database(load_settings().store_url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["up", "--port", "0"], "'--port'"),
+        (["up", "--port", "65536"], "'--port'"),
+        (["up", "--port", "-1"], "'--port'"),
+        (["up", "--port", "web"], "'--port'"),
+        (["run", "t", "--retry", "sometimes"], "'--retry'"),
+        (["export", "t", "--format", "xls"], "'--format'"),
+        (["plan", "t", "--reset"], "--reset goes with --launch"),
+        (["export", "t", "--format", "csv", "--output", "-", "--json"], "--json and --output -"),
+        (["run", "t", "--batches", "b1"], "--batches"),
+        (["run"], "'TASK'"),
+    ],
+)
+def test_an_option_of_the_command_line_is_refused_by_its_name(arguments: list[str], named: str) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 2
+    assert named in done.output
