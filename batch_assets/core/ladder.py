@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.attempts import ErrorKind, Ladder
-from batch_assets.core.completions import Completion
+from batch_assets.core.completions import Completion, keep
+from batch_assets.core.control_tokens import break_control_tokens
 from batch_assets.core.identity import VariantSpec, request_key
 from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
@@ -74,8 +75,6 @@ def _change(ladder: Ladder, base: Sampling, last: Refused, step: int) -> Samplin
 
 
 def _feed_back(last: Refused) -> tuple[Message, Message]:
-    # As the store would keep it, so that a run which goes on from there asks the same.
-    text = last.completion.text.replace("\0", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
-    return Message("assistant", text[:MAX_FED_BACK_CHARACTERS]), Message(
-        "user", FEEDBACK.format(error=last.verdict.error)
-    )
+    shown = keep(last.completion).text[:MAX_FED_BACK_CHARACTERS]  # as kept, so that a run which goes on asks the same
+    words = FEEDBACK.format(error=last.verdict.error)
+    return Message("assistant", break_control_tokens(shown)), Message("user", break_control_tokens(words))
