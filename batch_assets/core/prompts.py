@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, meta
+from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -111,6 +111,9 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
         raise ConfigError(f"{path}: the body is not a valid template: {e}") from e
     if any(True for _ in meta.find_referenced_templates(tree)):
         raise ConfigError(f"{path}: the body includes or extends another template; a prompt is one file")
+    hidden = _find_hidden(tree)
+    if hidden:
+        raise ConfigError(f"{path}: the body reaches for {hidden!r}; it may use a record's fields and Jinja's filters")
     fields = tuple(sorted(meta.find_undeclared_variables(tree)))
     if not fields:
         raise ConfigError(f"{path}: the body uses no field of the record; write one as {{{{ text }}}}")
@@ -118,6 +121,21 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
     return Prompt(
         prompt_ver=path.stem, path=path, head=head, body=body, fields=fields, template=template, opening=opening
     )
+
+
+def _find_hidden(tree: nodes.Template) -> str | None:
+    """Return the first name of Python's own that a body reaches for, or None. What it makes up is for the sandbox."""
+    for node in tree.find_all((nodes.Getattr, nodes.Getitem, nodes.Filter)):
+        match node:
+            case nodes.Getattr(attr=str(name)) if name.startswith("_"):
+                return name
+            case nodes.Getitem(arg=nodes.Const(value=str(name))) if name.startswith("_"):
+                return name
+            case nodes.Filter(name="attr"):
+                return "attr"
+            case _:
+                pass
+    return None
 
 
 def check_fields(prompt: Prompt, columns: tuple[str, ...]) -> None:

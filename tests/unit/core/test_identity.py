@@ -311,3 +311,13 @@ def test_a_data_version_fits_into_a_tag_of_dagster(content: str, request_spec: s
     found = data_version(fingerprint(content, replace(SPEC, request_spec=request_spec)), fingerprint("", SPEC))
     assert re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", found)
     assert len(found) == 49
+
+
+def test_a_change_of_the_rules_for_answers_changes_accept_spec_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = make_keys(BASE, tmp_path)
+    monkeypatch.setattr(identity, "ACCEPTANCE_VERSION", identity.ACCEPTANCE_VERSION + 1)
+    after = make_keys(BASE, tmp_path)
+    assert after.spec.accept_spec != before.spec.accept_spec
+    assert (after.request, after.spec.request_spec) == (before.request, before.spec.request_spec)

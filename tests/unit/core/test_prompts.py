@@ -328,13 +328,38 @@ def test_the_control_tokens_of_the_prompt_file_stay_and_those_of_the_record_do_n
     ],
 )
 def test_a_body_reaches_nothing_of_python_through_a_text(write: Write, expression: str) -> None:
-    prompt = load_prompt(write(body=f"{{{{ text }}}}{{{{ {expression} }}}}"), Answer)
     try:
+        prompt = load_prompt(write(body=f"{{{{ text }}}}{{{{ {expression} }}}}"), Answer)
         content = render(prompt, "x")
-    except TemplateError:
+    except (ConfigError, TemplateError):
         return
     assert "class" not in content
     assert "object at" not in content
+
+
+@pytest.mark.parametrize(
+    ("expression", "named"),
+    [
+        ("text.__class__", "__class__"),
+        ("text.upper().__class__.__mro__", "__mro__"),
+        ("text['__class__']", "__class__"),
+        ("text['_x']", "_x"),
+        ("text|attr('__class__')", "attr"),
+        ("''.__class__", "__class__"),
+    ],
+)
+def test_a_body_that_reaches_for_python_is_refused_by_name_before_any_record(
+    write: Write, expression: str, named: str
+) -> None:
+    path = write(body=f"{{{{ text }}}}{{% if {expression} %}}x{{% endif %}}")
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: the body reaches for '{named}'")):
+        load_prompt(path, Answer)
+
+
+def test_what_a_body_makes_up_to_reach_python_fails_in_the_sandbox(write: Write) -> None:
+    prompt = load_prompt(write(body="{{ text['__cla' ~ 'ss__'] }}"), Answer)
+    with pytest.raises(TemplateError, match="unsafe"):
+        render(prompt, "x")
 
 
 @pytest.mark.parametrize(
