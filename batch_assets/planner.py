@@ -83,7 +83,9 @@ class Plan:
     outdated_since: dt.datetime | None = None
     """When the first of the outdated was finished."""
     set_aside: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
-    """Of the batches to freeze: the lines that can't be read, with the reason. Known where records are counted."""
+    """Of the batches to freeze: the lines that can't be used, with the reason. Known where records are counted."""
+    cleaned: Mapping[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
+    """The same for lines of which a value would be cleaned."""
 
     @property
     def is_empty(self) -> bool:
@@ -136,6 +138,7 @@ class _Batch:
     touched: BatchRef | None = None
     frame: pl.DataFrame | None = None
     malformed: Sequence[tuple[int, str]] = ()
+    cleaned: Sequence[tuple[int, str]] = ()
 
     def read(self) -> pl.DataFrame:
         if self.frame is None:
@@ -156,6 +159,7 @@ class _Findings:
         default_factory=dict[PartitionKey, tuple[PartitionState, str]]
     )
     set_aside: dict[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
+    cleaned: dict[str, Sequence[tuple[int, str]]] = field(default_factory=dict[str, Sequence[tuple[int, str]]])
 
     def note(self, batch: _Batch) -> None:
         if batch.unfrozen:
@@ -164,6 +168,8 @@ class _Findings:
             self.touched.append(batch.touched)
         if batch.malformed:
             self.set_aside[batch.name] = batch.malformed
+        if batch.cleaned:
+            self.cleaned[batch.name] = batch.cleaned
 
 
 def make_plan(
@@ -227,6 +233,7 @@ def make_plan(
         versions={p: version for p, (_, version) in found.outdated.items()},
         outdated_since=min((state.finished_at for state, _ in found.outdated.values()), default=None),
         set_aside=found.set_aside,
+        cleaned=found.cleaned,
     )
 
 
@@ -388,7 +395,9 @@ def _look_at(
         found.touched = ref
         return found
     content = content_of(read.source_hash, state.superseded_hash if state else "")
-    return _Batch(ref.batch, content, lambda: read.frame, unfrozen=ref, malformed=read.malformed)
+    return _Batch(
+        ref.batch, content, lambda: read.frame, unfrozen=ref, malformed=read.malformed, cleaned=read.cleaned
+    )  # fmt: skip
 
 
 def _as_frozen(task: Task, platform: Platform, state: BatchState) -> _Batch:

@@ -35,6 +35,7 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
         "fallbacks_to_ask": [str(p) for p in plan.fallbacks],
         "results_to_make": [str(p) for p in plan.outdated],
         "set_aside": {batch: [list(line) for line in lines] for batch, lines in plan.set_aside.items()},
+        "cleaned": {batch: [list(line) for line in lines] for batch, lines in plan.cleaned.items()},
         "failed_too_often": [
             {"step": f.step, "partition": f.partition, "failures": f.failures, "error": f.error, "run_id": f.run_id}
             for f in held
@@ -58,9 +59,10 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
 
 def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
     """Print what is missing and stale, and why; lines that would be set aside; what failed too often."""
-    for batch, lines in plan.set_aside.items():
-        shown = "; ".join(f"line {number}: {why}" for number, why in lines[:SHOWN_LINES])
-        console.print(f"{batch}: {len(lines)} lines would be set aside: {shown}", highlight=False, markup=False)
+    for found, words in ((plan.set_aside, "lines would be set aside"), (plan.cleaned, "values would be cleaned")):
+        for batch, lines in found.items():
+            shown = "; ".join(f"line {number}: {why}" for number, why in lines[:SHOWN_LINES])
+            console.print(f"{batch}: {len(lines)} {words}: {shown}", highlight=False, markup=False)
     for f in held:
         why = f.error or "killed, or it killed its process"
         console.print(

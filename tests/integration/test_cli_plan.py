@@ -120,3 +120,11 @@ def test_lines_that_would_be_set_aside_are_told_before_a_run(project: TempProjec
     ((number, why),) = plan("--batch", "a1")["set_aside"]["a1"]
     assert number == 3
     assert why
+
+
+def test_values_that_would_be_cleaned_are_told_before_a_run(project: TempProject) -> None:
+    (project.folder / "files" / "a1.csv").write_text("item_id,text\n1,good\n2,a\x07bell\n")
+    told = call("plan", "t", "--batch", "a1")
+    assert "a1: 1 values would be cleaned: line 3" in told
+    ((number, why),) = plan("--batch", "a1")["cleaned"]["a1"]
+    assert (number, "text" in why) == (3, True)
