@@ -159,6 +159,7 @@ def test_retries_beyond_the_runs_budget_wait_and_are_not_lost(
 def test_no_more_is_read_while_too_many_wait_to_be_retried(
     sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("batch_assets.runner.run.MOST_DELAYED", 8)
     monkeypatch.setattr(retry_budget, "CAPACITY", 1.0)
     monkeypatch.setattr(retry_budget, "PER_ANSWER", 0.0)
     monkeypatch.setattr(retry_budget, "PER_SECOND", 60.0)
