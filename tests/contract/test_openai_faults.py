@@ -162,7 +162,7 @@ def test_requests_that_are_given_up_never_add_up_to_more_than_the_window_on_the_
 
 
 def run_with_files(files: int, window: int, requests: int) -> subprocess.CompletedProcess[str]:
-    """Ask a hundred-millisecond server in a process that may open so many files."""
+    """Ask a server that takes its time, in a process that may open so many files."""
     script = """
 import asyncio, resource, sys
 files, window, requests, base_url = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
@@ -173,7 +173,7 @@ from batch_assets.core.requests import Request
 from batch_assets.core.errors import ConfigError
 from batch_assets.engines.openai_engine import OpenAIEngine
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 64), files))
-entry = {"model_id": "m", "weights": "w", "engine": "openai", "base_url": base_url, "timeout_s": 2}
+entry = {"model_id": "m", "weights": "w", "engine": "openai", "base_url": base_url, "timeout_s": 6}
 engine = OpenAIEngine(ModelEntry.model_validate({**entry, "max_in_flight": window}))
 def make(n):
     return Request(request_key="k", messages=(Message("user", f"{n}"),), schema={}, sampling=Sampling())
@@ -187,7 +187,7 @@ try:
 except ConfigError as e:
     print(e)
 """
-    with start_server(latency_s=0.4) as (server, base_url):
+    with start_server(latency_s=0.6) as (server, base_url):
         command = [
             sys.executable,
             "-c",
@@ -203,7 +203,7 @@ except ConfigError as e:
 
 
 def test_256_files_are_enough_for_a_window_of_512_and_waiting_for_one_is_no_timeout() -> None:
-    # 2,048 requests of 0.4 s each, some 180 at once: the last waits for four seconds, twice the timeout.
+    # 2,048 requests of 0.6 s each, some 180 at once: the last waits for longer than the timeout of 6 s.
     done = run_with_files(256, 512, 2048)
     assert (done.stdout.strip(), done.returncode) == ("2048", 0), done.stderr
 

@@ -125,7 +125,7 @@ def test_a_dead_server_stops_the_run_and_leaves_the_rest_pending(
 ) -> None:
     work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
     engine = Sick(answered + 1, 10**9, kind=kind)
-    with pytest.raises(EngineDead, match="no answer in 0 s, .* requests failed in a row; the last"):
+    with pytest.raises(EngineDead, match=r"no answer in \d+ s, .* requests failed in a row; the last"):
         run_works(sqlite_database, engine, work, max_in_flight=16, outage_s=0.1)
     assert len(load_rows(sqlite_database)) == answered
     assert set(load_statuses(sqlite_database).values()) <= {"ok"}
@@ -162,11 +162,11 @@ def test_no_more_is_read_while_too_many_wait_to_be_retried(
     monkeypatch.setattr("batch_assets.runner.run.MOST_DELAYED", 8)
     monkeypatch.setattr(retry_budget, "CAPACITY", 1.0)
     monkeypatch.setattr(retry_budget, "PER_ANSWER", 0.0)
-    monkeypatch.setattr(retry_budget, "PER_SECOND", 60.0)
-    script = {f"text of {i}": [pass_later("rate_limited"), GOOD] for n, i in enumerate(IDS) if n % 2}
+    monkeypatch.setattr(retry_budget, "PER_SECOND", 20.0)
+    script = {f"text of {i}": [pass_later("rate_limited"), GOOD] for n, i in enumerate(IDS[:60]) if n % 2}
     runner = make_runner(sqlite_database, ScriptedEngine(script), max_in_flight=2)
     waiting: list[int] = []
     runner._observer = lambda _progress: waiting.append(runner._queue.delayed)
-    list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS), chunk=1)]))
+    list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS[:60]), chunk=1)]))
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
-    assert 5 < max(waiting) <= 4 * 2 + 4
+    assert 2 < max(waiting) <= 8 + 4
