@@ -55,8 +55,9 @@ class Breaker:
     PROBES_TO_CLOSE answers in a row, of probes or of what was in flight before, close it.
 
     The run is stopped (`check`) when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, when it
-    has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. Not so where all is read, FEW_LEFT records or fewer are left
-    and the run had answers: then it closes for good, and these records answer for their failures.
+    has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. Not so where all is
+    read, FEW_LEFT records or fewer are left and the run had answers: then it closes for good, and these records answer
+    for their failures.
 
     A failure costs a record one of its attempts, unless it is a rate limit, a lost connection, or met it open.
     """
