@@ -118,6 +118,17 @@ def test_a_cluster_of_bad_records_neither_stops_nor_spoils_a_healthy_run(
     assert {i for i, s in statuses.items() if s == "ok"} == set(IDS) - set(bad)
 
 
+def test_a_probe_is_one_of_many_records_however_few_are_asked_at_once(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bad = IDS[80:120]
+    engine = ScriptedEngine({f"text of {i}": pass_later() for i in bad})
+    work = make_work(make_task(tmp_path, thresholds=PATIENT), "b1", make_records(IDS), chunk=1)
+    run_works(sqlite_database, engine, work, max_in_flight=4, outage_s=0.2)
+    statuses = load_statuses(sqlite_database)
+    assert {i for i, s in statuses.items() if s == "ok"} == set(IDS) - set(bad)
+
+
 @pytest.mark.parametrize("kind", ["server_error", "timeout", "connection", "rate_limited"])
 @pytest.mark.parametrize("answered", [0, 50])
 def test_a_dead_server_stops_the_run_and_leaves_the_rest_pending(
