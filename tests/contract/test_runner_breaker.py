@@ -118,15 +118,15 @@ def test_a_cluster_of_bad_records_neither_stops_nor_spoils_a_healthy_run(
     assert {i for i, s in statuses.items() if s == "ok"} == set(IDS) - set(bad)
 
 
-def test_a_probe_is_one_of_many_records_however_few_are_asked_at_once(
+def test_while_it_is_paused_many_records_are_read_so_that_a_probe_is_any_of_them(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
-    bad = IDS[80:120]
-    engine = ScriptedEngine({f"text of {i}": pass_later() for i in bad})
-    work = make_work(make_task(tmp_path, thresholds=PATIENT), "b1", make_records(IDS), chunk=1)
-    run_works(sqlite_database, engine, work, max_in_flight=4, outage_s=0.2)
-    statuses = load_statuses(sqlite_database)
-    assert {i for i, s in statuses.items() if s == "ok"} == set(IDS) - set(bad)
+    runner = make_runner(sqlite_database, Sick(1, 10**9, kind="connection"), max_in_flight=4, outage_s=2.0, probe_s=1.0)
+    ready: list[int] = []
+    runner._observer = lambda _progress: ready.append(runner._queue.ready)
+    with pytest.raises(EngineDead):
+        list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS), chunk=1)]))
+    assert max(ready) > 60
 
 
 @pytest.mark.parametrize("kind", ["server_error", "timeout", "connection", "rate_limited"])
