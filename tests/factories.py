@@ -354,15 +354,22 @@ class ScriptedEngine:
     """An engine that does what its script says, by the text of the record that a request carries.
 
     Each request for a text takes the next step of that text's script; the last step repeats. A text without a script
-    gets `default`. A step is an answer (text or Completion), an error to raise, or Hang.
+    gets `default`. A step is an answer (text or Completion), an error to raise (EngineDead: it dies), or Hang. With
+    `reverse`, so many requests are waited for, and then answered in the reverse of their order.
     """
 
     is_restartable = False
 
-    def __init__(self, script: Script | None = None, *, default: Step = GOOD, latency_s: float = 0.0) -> None:
+    def __init__(
+        self, script: Script | None = None, *, default: Step = GOOD, latency_s: float = 0.0, reverse: int = 0
+    ) -> None:
         self._script = {k: deque(v if isinstance(v, list | tuple) else [v]) for k, v in (script or {}).items()}
         self._default = default
         self._latency_s = latency_s
+        self._reverse = reverse
+        self._held: list[asyncio.Event] = []
+        self.answered: list[str] = []
+        """The texts in the order of their answers, where that is reversed."""
         self._released: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.opened = 0
@@ -394,6 +401,9 @@ class ScriptedEngine:
         try:
             self.on_request(text)
             await asyncio.sleep(self._latency_s)
+            if self._reverse:
+                await self._wait_for_turn()
+                self.answered.append(text)
             return await self._do(self._next_step(text))
         finally:
             self.in_flight -= 1
@@ -408,6 +418,16 @@ class ScriptedEngine:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._released.set)
+
+    async def _wait_for_turn(self) -> None:
+        mine = asyncio.Event()
+        self._held.append(mine)
+        if len(self._held) == self._reverse:
+            self._held.pop()
+        else:
+            await mine.wait()
+        if self._held:
+            self._held.pop().set()
 
     def _next_step(self, text: str) -> Step:
         steps = self._script.get(text)

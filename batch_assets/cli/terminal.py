@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from batch_assets.runner.progress import Pace, tell_duration, tell_progress
+from batch_assets.runner.progress import Pace, tell_duration, tell_pause, tell_progress
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
@@ -84,6 +84,8 @@ class ProgressView:
                 self.say(tell_progress(progress, left_s))
             return
         words = "starting the engine" if progress.is_starting else "asking"
+        if progress.pause_s is not None:
+            words = tell_pause(progress.pause_s)
         self._bar.update(
             self._row,
             description=words,

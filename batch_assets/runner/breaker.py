@@ -34,7 +34,7 @@ PROBES_TO_STOP = 3
 
 LONGEST_PAUSE_S = 15.0
 LONGEST_SICKNESS = 10
-"""Times `limit_s` that it may stay open, though an answer comes now and then."""
+"""Times `limit_s` that it may stay open, though an answer comes now and then, or that a server may make us wait."""
 
 FEW_LEFT = 64
 """With so few records left in a run that had answers, the records are to blame rather than the server."""
@@ -54,9 +54,10 @@ class Breaker:
     picked at random, so that a cluster of bad ones isn't probed again and again. An answer lets the next go at once;
     PROBES_TO_CLOSE answers in a row, of probes or of what was in flight before, close it.
 
-    The run is stopped (`check`) when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, or when
-    it has been open for LONGEST_SICKNESS times `limit_s`. Not so where all is read, FEW_LEFT records or fewer are left
-    and the run had answers: then it closes for good, and these records answer for their failures.
+    The run is stopped (`check`) when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, when it
+    has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. Not so where all is
+    read, FEW_LEFT records or fewer are left and the run had answers: then it closes for good, and these records answer
+    for their failures.
 
     A failure costs a record one of its attempts, unless it is a rate limit, a lost connection, or met it open.
     """
@@ -150,7 +151,7 @@ class Breaker:
 
         `left` is how many records these are; None while some are unread.
         """
-        if self._opened_at is None or self._last is None:
+        if self._opened_at is None or self._last is None or left == 0:
             return
         at = self._clock()
         silent_s, open_s = at - self._spell_since, at - self._opened_at
@@ -163,6 +164,8 @@ class Breaker:
             self._close()
         elif open_s >= self._limit_s * LONGEST_SICKNESS and self._failed_since_opened >= PROBES_TO_STOP:
             raise EngineDead(f"most requests have failed for {open_s:.0f} s; the last: {self._last}")
+        elif (named_s := self._next_at - at) > max(self._limit_s * LONGEST_SICKNESS, self._probe_s):
+            raise EngineDead(f"the server asks for a pause of {named_s:.0f} s; the last: {self._last}")
 
     def _is_sick(self, at: float) -> bool:
         if self._connections >= LOST_CONNECTIONS:

@@ -87,14 +87,17 @@ def tell_progress(progress: Progress, left_s: float | None) -> str:
     if progress.is_starting:
         return f"starting the engine; {words}"
     if progress.pause_s is not None:
-        probe = (
-            f"next probe in {tell_duration(progress.pause_s)}" if progress.pause_s else "waiting for a probe's answer"
-        )
-        words = f"the server is failing: pausing, {probe}; {words}"
+        words = f"{tell_pause(progress.pause_s)}; {words}"
     elif left_s is not None:
         words += f", about {tell_duration(left_s)} left"
     before = f", {t.already_done:,} done before" if t.already_done else ""
     return f"{words}; {progress.in_flight:,} in flight; {t.ok:,} ok, {t.invalid:,} invalid, {t.error:,} error{before}"
+
+
+def tell_pause(pause_s: float) -> str:
+    """Return what a run does that has stopped sending: `the server is failing: pausing, next probe in 4 s`."""
+    probe = f"next probe in {tell_duration(pause_s)}" if pause_s else "waiting for a probe's answer"
+    return f"the server is failing: pausing, {probe}"
 
 
 def tell_duration(seconds: float) -> str:

@@ -32,8 +32,8 @@ READ_AHEAD_CHUNKS = 4
 PROBE_POOL = 256
 """Records that are read, if there are so many, for a probe to be one of: a cluster of bad ones is few of them."""
 
-MOST_DELAYED = 4
-"""Windows of failed requests that wait to be retried, beyond which nothing more is read, so that memory stays small."""
+MOST_DELAYED = 256
+"""Failed requests that wait to be retried, or four windows if that is more, beyond which nothing more is read."""
 
 Observer = Callable[[Progress], None]
 Arrival = tuple[Ask, Completion | BaseException, float]
@@ -148,7 +148,7 @@ class Runner:
         """Whether there is room for more records to wait."""
         window = self._options.max_in_flight
         wanted = max(window, PROBE_POOL) if self._breaker.is_open else window
-        return self._queue.ready < wanted and self._queue.delayed < MOST_DELAYED * window
+        return self._queue.ready < wanted and self._queue.delayed < max(MOST_DELAYED, 4 * window)
 
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
         """Read and sort records until there is something to send or to commit; say whether all partitions are read."""

@@ -1,6 +1,7 @@
 """Progress on the command line: a bar on a terminal, lines elsewhere."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -42,3 +43,9 @@ def test_a_terminal_gets_a_bar_with_the_same_figures() -> None:
     assert "asking" in text
     assert "4/4" in text
     assert "0 invalid  0 errors" in text
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_pause_is_told_on_a_terminal_and_elsewhere(is_terminal: bool) -> None:
+    text = show(replace(make_progress(1), pause_s=4.0), is_terminal=is_terminal)
+    assert "the server is failing: pausing, next probe in 4 s" in " ".join(text.split())

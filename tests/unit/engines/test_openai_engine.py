@@ -466,7 +466,7 @@ def test_a_body_without_an_end_is_no_answer(monkeypatch: pytest.MonkeyPatch, sta
 def test_a_small_body_that_unpacks_to_a_huge_one_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_engine, "LARGEST_BODY", 2**20)
     failed = fail(say(gzip.compress(b" " * 2**22), **{"Content-Encoding": "gzip"}))
-    assert failed.kind == ErrorKind.BAD_RESPONSE
+    assert (failed.kind, str(failed)) == (ErrorKind.BAD_RESPONSE, "the server's answer has more than 1 MiB")
 
 
 def test_a_request_whose_kept_connection_breaks_is_not_sent_again() -> None:

@@ -199,6 +199,24 @@ def test_a_server_that_answers_now_and_then_stops_the_run_after_ten_times_the_li
     assert clock.at - opened_at >= 10 * LIMIT_S
 
 
+@pytest.mark.parametrize(("retry_after_s", "is_stopped"), [(590, False), (610, True)])
+def test_a_server_that_makes_us_wait_for_too_long_stops_the_run(
+    breaker: Breaker, retry_after_s: float, is_stopped: bool
+) -> None:
+    fail_times(breaker, SPELL_FAILURES - 1)
+    breaker.hear_failure(object(), RequestFailed("rate_limited", "x", is_passing=True, retry_after_s=retry_after_s))
+    if is_stopped:
+        with pytest.raises(EngineDead, match="the server asks for a pause of 610 s"):
+            breaker.check(None)
+    else:
+        breaker.check(None)
+
+
+def test_a_run_with_nothing_left_to_ask_is_never_stopped(breaker: Breaker, clock: Clock) -> None:
+    make_silent(breaker, clock, "connection")
+    breaker.check(0)
+
+
 def make_silent(breaker: Breaker, clock: Clock, kind: str) -> None:
     fail_times(breaker, SPELL_FAILURES, kind)
     for _ in range(7):
