@@ -89,8 +89,8 @@ def test_a_partition_whose_last_answer_comes_with_the_errors_is_finished_too(
 ) -> None:
     task = make_strict(tmp_path)
     good = make_work(task, "b1", make_records(make_ids(4, "good")))
-    bad = make_work(task, "b2", make_records({i: f"bad {i}" for i in make_ids(60)}))
-    script = {f"bad {i}": fail_for_good() for i in make_ids(60)}
+    bad = make_work(task, "b2", make_records({i: f"bad {i}" for i in make_ids(120)}))
+    script = {f"bad {i}": fail_for_good() for i in make_ids(120)}
     with pytest.raises(TooManyErrors):
         run_works(database, ScriptedEngine(script), good, bad, max_in_flight=32)  # all of them arrive at once
     assert find_finished(database) == {"b1"}

@@ -56,20 +56,37 @@ def test_below_the_floor_nothing_stops_a_run(work: PartitionWork) -> None:
 def test_the_reason_says_which_variant_how_many_the_limit_and_the_commonest_error(work: PartitionWork) -> None:
     stop, ask = EarlyStop(), make_ask(work)
     later = Verdict(status=Status.ERROR, error_kind=ErrorKind.TIMEOUT, error="another")
-    settle(stop, ask, OK, INVALID, CUT, TIMEOUT, *[later] * 26)
+    settle(stop, ask, OK, INVALID, CUT, TIMEOUT, *[later] * 57)
     words = str(stop.find_reason())
-    assert words.startswith("t v1--m1: 28 of the 30 records settled in this run are errors")
+    assert words.startswith("t v1--m1: 59 of the 61 records settled in this run are errors")
     assert "max_error_share (10.0%)" in words
-    assert "27 are timeout, the first: no answer in 3 s." in words
+    assert "58 are timeout, the first: no answer in 3 s." in words
     assert "the rest stays pending" in words
 
 
 def test_a_share_near_its_limit_is_not_surely_above_it(work: PartitionWork) -> None:
     stop, ask = EarlyStop(), make_ask(work)
-    settle(stop, ask, *[OK] * 80, *[TIMEOUT] * 17)
-    assert stop.find_reason() is None, "17 of 97, at z = 3: at least 8.9 %"
-    settle(stop, ask, *[TIMEOUT] * 3)
+    fifth = [OK, OK, OK, OK, TIMEOUT]
+    settle(stop, ask, *fifth * 15)
+    assert stop.find_reason() is None, "15 of 75, at z = 3: at least 9.7 %"
+    settle(stop, ask, *fifth * 5)
     assert stop.find_reason() is not None, "20 of 100: at least 10.7 %"
+
+
+def test_a_cluster_of_bad_records_stops_no_healthy_run(work: PartitionWork) -> None:
+    for before in (1, 10, 20, 30, 59, 79, 200):
+        stop, ask = EarlyStop(), make_ask(work)
+        for verdict in [*[OK] * before, *[TIMEOUT] * 20, *[OK] * 200]:
+            settle(stop, ask, verdict)
+            assert stop.find_reason() is None
+
+
+def test_a_cluster_that_is_over_is_no_reason_to_stop_and_one_that_goes_on_is(work: PartitionWork) -> None:
+    stop, ask = EarlyStop(), make_ask(work)
+    settle(stop, ask, OK, *[TIMEOUT] * 39, *[OK] * 22)
+    assert stop.find_reason() is None, "39 of 62, and none of the latest 20"
+    settle(stop, ask, *[TIMEOUT] * 50)
+    assert stop.find_reason() is not None
 
 
 def test_invalid_answers_are_no_errors(work: PartitionWork) -> None:
