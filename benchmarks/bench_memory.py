@@ -27,6 +27,7 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     """Do one phase in this process; return its peak and what it did."""
     from batch_assets.assets.llm_outputs import produce
     from batch_assets.assets.source_records import freeze
+    from batch_assets.checks.llm_outputs import build_checks
     from batch_assets.core.attempts import RetryMode
     from batch_assets.partitions import PartitionKey
     from batch_assets.resources import open_platform
@@ -43,7 +44,7 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
         list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], phase))
     elif phase != "import":
         stamps = produce(
-            task, platform, partitions, [], run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
+            task, platform, partitions, build_checks(task)[1], run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
         )  # fmt: skip
         sent = sum(s.metadata["sent"] for s in stamps)
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
