@@ -43,9 +43,10 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     if phase == "freeze":
         list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], phase))
     elif phase != "import":
+        checks = build_checks(task)[1]
         stamps = produce(
-            task, platform, partitions, build_checks(task)[1], run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
-        )  # fmt: skip
+            task, platform, partitions, checks, run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
+        )
         sent = sum(s.metadata["sent"] for s in stamps)
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"peak_mb": round(peak_kb / 1024), "s": round(time.perf_counter() - started, 1), "sent": sent}

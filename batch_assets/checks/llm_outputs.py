@@ -56,8 +56,8 @@ def check_accounted(_platform: Platform, work: PartitionWork, _report: RunReport
             ids = [r.item_id for r in records]
             foreign = load_foreign(connection, work.task.name, work.batch, ids)
             expected.append(_make_column(i for i in ids if i not in foreign))
-        rows = connection.execute(_select_ids(work), execution_options={"yield_per": ROWS_AT_ONCE}).scalars()
-        found = pl.concat([_make_column([]), *map(_make_column, rows.partitions())])
+        rows = connection.execute(_select_ids(work), execution_options={"yield_per": ROWS_AT_ONCE})
+        found = pl.concat([_make_column([]), *(_make_column(row[0] for row in part) for part in rows.partitions())])
     source = pl.concat([_make_column([]), *expected])
     without_row, without_source = _subtract(source, found), _subtract(found, source)
     return Finding(
