@@ -126,7 +126,7 @@ def _check_share(name: str, share: float, records: int, limit: float, limits: Th
     )
 
 
-def _select_ids(work: PartitionWork) -> sa.Select[tuple[str]]:
+def _select_ids(work: PartitionWork) -> sa.Select[str]:
     c, key = results.c, work.key
     return sa.select(c.item_id).where(
         c.task == key.task, c.prompt_ver == key.prompt_ver, c.model_id == key.model_id, c.batch == work.batch
