@@ -512,11 +512,14 @@ def test_what_nobody_closed_is_flushed_before_the_process_ends(database: Databas
     engine = ScriptedEngine({"text 2": Hang()})
     outcomes = drive(make_runner(database, engine), works)
     assert next(outcomes).work.batch == "b1"
-    assert end_runs(), "all has ended"
-    assert find_outcomes(database) == {"1": "ok", "2": "released"}
-    assert find_live(database) == {}
-    assert (engine.closed, engine.in_flight) == (1, 0)
-    assert end_runs(), "and there is nothing more to end"
+    try:
+        assert end_runs(), "all has ended"
+        assert find_outcomes(database) == {"1": "ok", "2": "released"}
+        assert find_live(database) == {}
+        assert (engine.closed, engine.in_flight) == (1, 0)
+        assert end_runs(), "and there is nothing more to end"
+    finally:
+        outcomes.close()
 
 
 def test_a_second_signal_gives_up_waiting_for_a_store_that_is_stuck(database: Database, tmp_path: Path) -> None:
@@ -538,9 +541,15 @@ def test_a_second_signal_gives_up_waiting_for_a_store_that_is_stuck(database: Da
     impatient.start()
     with interrupts(), pytest.raises(Interrupted):
         run_works(hooked, ScriptedEngine(), make_work(make_task(tmp_path), "b1", make_records(make_ids(40))))
-    assert not freed.is_set(), "it was not waited for"
-    assert not end_runs(), "which whoever ends the process has to know"
-    freed.set()
-    impatient.join()
+    has_ended = threading.Thread(target=end_runs)
+    try:
+        assert not freed.is_set(), "it was not waited for"
+        has_ended.start()
+        has_ended.join(10)
+        assert not has_ended.is_alive(), "who ends the process is told at once"
+        assert not end_runs()
+    finally:
+        freed.set()
+        impatient.join()
     while not end_runs():
         time.sleep(0.01)
