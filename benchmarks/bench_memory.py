@@ -89,10 +89,12 @@ def main() -> None:
     if args.phase:
         print_result(run_phase(args.phase, args.folder))
         return
-    found = [measure(n, is_long=False) for n in args.short] + [measure(n, is_long=True) for n in args.long]
+    found: list[dict[str, Any]] = []
     print(f"{'records':>9} {'file MB':>8} " + " ".join(f"{p:>8}" for p in PHASES) + "   (peak MB)")
-    for f in found:
-        print(f"{f['records']:>9} {f['file_mb']:>8} " + " ".join(f"{f[p]['peak_mb']:>8}" for p in PHASES))
+    for count, is_long in [*((n, False) for n in args.short), *((n, True) for n in args.long)]:
+        f = measure(count, is_long=is_long)
+        print(f"{count:>9} {f['file_mb']:>8} " + " ".join(f"{f[p]['peak_mb']:>8}" for p in PHASES), flush=True)
+        found.append(f)
     print_result({"figures": found})
 
 
