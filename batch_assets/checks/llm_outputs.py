@@ -21,7 +21,7 @@ from batch_assets.store.tables import results
 ACCOUNTED, KEYS_UNIQUE = "every_record_accounted", "keys_unique"
 ERROR_SHARE, INVALID_SHARE = "error_share", "invalid_share"
 SHOWN = 10
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE, ROWS_JOINED = 10_000, 50_000
 
 
 def build_checks(task: Task) -> tuple[Sequence[dg.AssetCheckSpec], Sequence[OutputCheck]]:
@@ -55,11 +55,11 @@ def check_accounted(_platform: Platform, work: PartitionWork, _report: RunReport
         for records in work.read():
             ids = [r.item_id for r in records]
             foreign = load_foreign(connection, work.task.name, work.batch, ids)
-            expected.append(_make_column(i for i in ids if i not in foreign))
+            expected.append(make_column(i for i in ids if i not in foreign))
         rows = connection.execute(_select_ids(work), execution_options={"yield_per": ROWS_AT_ONCE})
-        found = pl.concat([_make_column([]), *(_make_column(row[0] for row in part) for part in rows.partitions())])
-    source = pl.concat([_make_column([]), *expected])
-    without_row, without_source = _subtract(source, found), _subtract(found, source)
+        found = pl.concat([make_column([]), *(make_column(row[0] for row in part) for part in rows.partitions())])
+    source = pl.concat([make_column([]), *expected])
+    without_row, without_source = subtract(source, found), subtract(found, source)
     return Finding(
         name=ACCOUNTED,
         passed=not without_row and not without_source,
@@ -75,14 +75,17 @@ def check_accounted(_platform: Platform, work: PartitionWork, _report: RunReport
     )
 
 
-def _make_column(ids: Iterable[str]) -> pl.DataFrame:
+def make_column(ids: Iterable[str]) -> pl.DataFrame:
     """Return ids as a column: a million take 20 MB there, 100 MB as a set."""
     return pl.DataFrame({ITEM_ID: list(ids)}, schema={ITEM_ID: pl.String})
 
 
-def _subtract(ids: pl.DataFrame, others: pl.DataFrame) -> list[str]:
-    """Return the ids that aren't among the others, sorted."""
-    return ids.join(others, on=ITEM_ID, how="anti")[ITEM_ID].unique().sort().to_list()
+def subtract(ids: pl.DataFrame, others: pl.DataFrame) -> list[str]:
+    """Return the ids that aren't among the others, sorted. Joined in parts: a join takes ten times what it joins."""
+    parts = 1 + ids.height // ROWS_JOINED
+    place = pl.col(ITEM_ID).hash(seed=0) % parts
+    left = [ids.filter(place == n).join(others.filter(place == n), on=ITEM_ID, how="anti") for n in range(parts)]
+    return pl.concat(left)[ITEM_ID].unique().sort().to_list()
 
 
 def check_keys(platform: Platform, work: PartitionWork, _report: RunReport) -> Finding:
