@@ -13,7 +13,7 @@ BOOTSTRAP = @command -v "$(PYTHON)" >/dev/null || \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-kills test-guards lint up up-postgres model env env-dev clean clean-data
+.PHONY: help demo test test-kills test-guards audit lint up up-postgres model env env-dev clean clean-data
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-kills: env-dev ## Kill daemon, webserver, run worker, model server and Post
 
 test-guards: env-dev ## Break each line that docs/guarantees.md names, and see its test go red
 	@$(BIN)/python tests/guards/break_each.py
+
+audit: env-dev ## Look for known vulnerabilities in what constraints/ pins; says so where nobody can tell
+	@$(BIN)/python scripts/audit.py
 
 lint: env-dev ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

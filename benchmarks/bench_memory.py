@@ -27,6 +27,7 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     """Do one phase in this process; return its peak and what it did."""
     from batch_assets.assets.llm_outputs import produce
     from batch_assets.assets.source_records import freeze
+    from batch_assets.checks.llm_outputs import build_checks
     from batch_assets.core.attempts import RetryMode
     from batch_assets.partitions import PartitionKey
     from batch_assets.resources import open_platform
@@ -42,9 +43,10 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     if phase == "freeze":
         list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], phase))
     elif phase != "import":
+        checks = build_checks(task)[1]
         stamps = produce(
-            task, platform, partitions, [], run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
-        )  # fmt: skip
+            task, platform, partitions, checks, run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
+        )
         sent = sum(s.metadata["sent"] for s in stamps)
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"peak_mb": round(peak_kb / 1024), "s": round(time.perf_counter() - started, 1), "sent": sent}
@@ -87,10 +89,12 @@ def main() -> None:
     if args.phase:
         print_result(run_phase(args.phase, args.folder))
         return
-    found = [measure(n, is_long=False) for n in args.short] + [measure(n, is_long=True) for n in args.long]
+    found: list[dict[str, Any]] = []
     print(f"{'records':>9} {'file MB':>8} " + " ".join(f"{p:>8}" for p in PHASES) + "   (peak MB)")
-    for f in found:
-        print(f"{f['records']:>9} {f['file_mb']:>8} " + " ".join(f"{f[p]['peak_mb']:>8}" for p in PHASES))
+    for count, is_long in [*((n, False) for n in args.short), *((n, True) for n in args.long)]:
+        f = measure(count, is_long=is_long)
+        print(f"{count:>9} {f['file_mb']:>8} " + " ".join(f"{f[p]['peak_mb']:>8}" for p in PHASES), flush=True)
+        found.append(f)
     print_result({"figures": found})
 
 

@@ -28,8 +28,8 @@ from batch_assets.store.partitions import load_partitions
 
 SHOWN_NAMES = 5
 BAR_AFTER_S = 1.0
-_FORMULA = r"^[=+\-@\t\r\n]"
-"""How a cell begins that a spreadsheet takes for a formula: https://owasp.org/www-community/attacks/CSV_Injection"""
+_FORMULA = r"^[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"
+"""How a cell begins that a spreadsheet takes for a formula, the wide signs of East Asian ones among them: https://owasp.org/www-community/attacks/CSV_Injection"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,7 +122,7 @@ def serve(settings: Settings, port: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_stop)
     url = f"http://{HOST}:{port}"
-    children = _make_children(settings, url, port)
+    children = make_children(settings, url, port)
     try:
         click.echo(f"web UI: {url}  (store and instance: {describe_url(settings.store_url)}; Ctrl-C ends it)", err=True)
         for child in children:
@@ -138,7 +138,8 @@ def serve(settings: Settings, port: int) -> int:
         _end_all(children)
 
 
-def _make_children(settings: Settings, url: str, port: int) -> list[Child]:
+def make_children(settings: Settings, url: str, port: int) -> list[Child]:
+    """Return the webserver, which listens on HOST alone, and the daemon; neither is started yet."""
     workspace = Path("workspace.yaml")
     where = ["-w", str(workspace)] if workspace.exists() else ["-m", "batch_assets.definitions"]
     environment = {**os.environ, "DAGSTER_HOME": str(settings.dagster_home)}

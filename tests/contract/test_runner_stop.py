@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+import psycopg2
 import pytest
 import sqlalchemy as sa
 from factories import (
@@ -33,10 +34,11 @@ from factories import (
 
 from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.runner import run as run_module
-from batch_assets.runner.drive import drive
+from batch_assets.runner.drive import drive, end_runs
 from batch_assets.runner.run import Runner
 from batch_assets.runner.work import PartitionWork
 from batch_assets.store.database import Database
+from batch_assets.store.failures import load_failing
 from batch_assets.store.leases import LeaseBook, load_live
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.tables import leases
@@ -487,3 +489,67 @@ def test_a_run_that_is_stopped_can_be_stopped_again_and_again_and_still_ends(
     assert len(statuses) == 14
     assert set(statuses.values()) == {"ok"}
     assert sent <= 15 + 6 * 2 + 1
+
+
+def test_a_store_that_was_lost_is_no_failure_of_the_partition(database: Database, tmp_path: Path) -> None:
+    def lose_once(write: int) -> None:
+        if write == 4:
+            raise sa.exc.OperationalError("COMMIT", {}, psycopg2.OperationalError("server closed the connection"))
+
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(12)))
+    with pytest.raises(sa.exc.OperationalError):
+        run_works(HookedDatabase(database, lose_once), ScriptedEngine(), work, max_in_flight=4)
+    with database.read() as connection:
+        assert load_failing(connection, "t") == {}
+    assert find_live(database) == {}
+
+
+# Interrupted where nobody closes the generator
+
+
+def test_what_nobody_closed_is_flushed_before_the_process_ends(database: Database, tmp_path: Path) -> None:
+    works = [make_work(make_task(tmp_path), f"b{n}", make_records({f"{n}": f"text {n}"})) for n in (1, 2)]
+    engine = ScriptedEngine({"text 2": Hang()})
+    outcomes = drive(make_runner(database, engine), works)
+    assert next(outcomes).work.batch == "b1"
+    try:
+        assert end_runs(), "all has ended"
+        assert find_outcomes(database) == {"1": "ok", "2": "released"}
+        assert find_live(database) == {}
+        assert (engine.closed, engine.in_flight) == (1, 0)
+        assert end_runs(), "and there is nothing more to end"
+    finally:
+        outcomes.close()
+
+
+def test_a_second_signal_gives_up_waiting_for_a_store_that_is_stuck(database: Database, tmp_path: Path) -> None:
+    stuck, freed = threading.Event(), threading.Event()
+
+    def get_stuck(write: int) -> None:
+        if write == 3:
+            stuck.set()
+            freed.wait(60)
+
+    def insist() -> None:
+        stuck.wait(60)
+        for _ in range(2):
+            interrupt_main_thread()
+            time.sleep(0.5)
+
+    hooked = HookedDatabase(database, get_stuck)
+    impatient = threading.Thread(target=insist)
+    impatient.start()
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(hooked, ScriptedEngine(), make_work(make_task(tmp_path), "b1", make_records(make_ids(40))))
+    has_ended = threading.Thread(target=end_runs)
+    try:
+        assert not freed.is_set(), "it was not waited for"
+        has_ended.start()
+        has_ended.join(10)
+        assert not has_ended.is_alive(), "who ends the process is told at once"
+        assert not end_runs()
+    finally:
+        freed.set()
+        impatient.join()
+    while not end_runs():
+        time.sleep(0.01)

@@ -455,3 +455,20 @@ def test_finishing_lets_go_of_rows_that_this_run_wrote_for_a_record_that_left_th
     )
     assert finish(database, run_id="this").counts["ok"] == 2
     assert {i: r["batch"] for i, r in load_rows(database).items()} == {"1": "b1", "2": None, "stray": "b1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["'; DELETE FROM x; --", "it's", 'say "so"', "100 % %s %(a)s", ":a ? $1", "a\\'b", "`x`"]
+)
+def test_what_looks_like_sql_is_text_wherever_it_stands(database: Database, name: str) -> None:
+    key = VariantKey(task=name, prompt_ver=name, model_id=name)
+    claim = make_claim(name, key=key, batch=name, request_key=name, run_id=name)
+    result = make_result(name, key=key, batch=name, request_key=name, payload={"label": name}, run_id=name)
+    write_rows(database, claims=[claim])
+    write_rows(database, endings=[make_ending(claim, error=name)], rows=[result, make_result("other")])
+    with database.read() as connection:
+        assert list(load_states(connection, key, [name])) == [name]
+        assert [a.error for a in load_history(connection, key, [name])[name]] == [name]
+        assert list(find_answers(connection, [name], name)) == [name]
+        assert load_foreign(connection, name, name, [name]) == set()
+        assert connection.scalar(sa.select(sa.func.count()).select_from(results)) == 2

@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster import DagsterEvent, DagsterRun
 
-from batch_assets.core.errors import ConfigError, EngineDead
+from batch_assets.core.errors import ConfigError, EngineDead, TooManyErrors
 from batch_assets.sensors.alert_messages import MAX_BODY, MAX_LINE, compose, tell_check, tell_failed_run
 from batch_assets.store.alerts import Alert, AlertKind
 
@@ -182,6 +182,16 @@ def raise_wrapped() -> None:
 
 def raise_other() -> None:
     raise ValueError("my card was stolen")
+
+
+def raise_quoting() -> None:
+    raise TooManyErrors("30 are errors, the first: HTTP 400: <b>my</b> [card](javascript:x) <https://x|`was`>")
+
+
+def test_what_a_server_said_is_no_markup_in_a_message() -> None:
+    body = run_alert(fail_with(raise_quoting)).body
+    assert not set("<>[]`") & set(body)
+    assert "the first: HTTP 400: " in body and "card" in body
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,33 @@
 
 import csv
 import io
+from pathlib import Path
 
 import polars as pl
 import pytest
+from factories import make_task
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field, create_model
 
-from batch_assets.cli.export import Exported, Survey, describe, describe_rows, fit_columns, neutralise_formulas
+from batch_assets.cli.export import (
+    Exported,
+    Survey,
+    describe,
+    describe_rows,
+    fit_columns,
+    neutralise_formulas,
+    result_columns,
+)
 from batch_assets.core.errors import NotReadyError
 from batch_assets.partitions import PartitionKey
 
 COLUMNS = {"item_id": pl.String(), "out_label": pl.String(), "out_score": pl.Int64()}
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx", "=cmd|' /C calc'!A0"])
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "\nx", "=cmd|' /C calc'!A0", "\uff1d1+1", "\uff201"]
+)
 def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text: str) -> None:
     assert neutralise_formulas(pl.DataFrame({"a": [text]}))["a"].to_list() == ["'" + text]
 
@@ -24,6 +37,17 @@ def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(text: str) -> None
 def test_other_text_stays_as_it_is(text: str | None) -> None:
     frame = pl.DataFrame({"a": [text]}, schema={"a": pl.String})
     assert neutralise_formulas(frame)["a"].to_list() == [text]
+
+
+@pytest.mark.parametrize("text", ['"=1+1"', '"=1', '","=1', 'x",=1', "x\n=1", "x\r\n=1,=2", "'\"=1"])
+def test_no_quote_or_line_end_in_a_text_makes_a_cell_of_its_own(text: str) -> None:
+    written = neutralise_formulas(pl.DataFrame({"a": [text], "b": ["y"]})).write_csv()
+    assert list(csv.reader(io.StringIO(written, newline=""))) == [["a", "b"], [text, "y"]]
+
+
+def test_no_column_begins_as_a_formula(tmp_path: Path) -> None:
+    output = create_model("Odd", **{"a": (str, Field(alias="=1+1")), "b": (str, ...)})  # type: ignore[call-overload]
+    assert not [name for name in result_columns(make_task(tmp_path, output=output)) if not name[0].isalpha()]
 
 
 def test_each_column_of_text_keeps_its_own_name() -> None:

@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from batch_assets.cli.webui import LONGEST_PAUSE_S, READY, RESTARTS_COUNT_S, Child, Outage, read_state
+from batch_assets.cli.webui import LONGEST_PAUSE_S, READY, RESTARTS_COUNT_S, Child, Outage, make_children, read_state
+from batch_assets.settings import Settings
 
 
 def make_child(code: str, *delays_s: float, refusals: Iterable[str] = ()) -> Child:
@@ -148,3 +150,11 @@ def answer(load_status: str = "LOADED", message: str | None = None, *healthy: bo
 def test_readiness_is_the_webserver_the_daemons_and_the_definitions(found: dict[str, Any], said: str) -> None:
     state = read_state(found)
     assert state.startswith(said) and bool(state) == bool(said)
+
+
+def test_the_web_ui_listens_on_this_machine_alone(tmp_path: Path) -> None:
+    children = {c.name: c.command for c in make_children(Settings(home=tmp_path), "http://127.0.0.1:3999", 3999)}
+    command = children["webserver"]
+    assert command[command.index("-h") + 1] == "127.0.0.1"
+    assert command[command.index("-p") + 1] == "3999"
+    assert all("0.0.0.0" not in part for found in children.values() for part in found)
