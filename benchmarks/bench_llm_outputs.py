@@ -81,7 +81,7 @@ def measure_step(home: Path) -> dict[str, Any]:
 
     platform = open_platform(settings, observe)
     _, checks = build_checks(task)
-    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], []))
+    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], "freeze"))
     partitions = [PartitionKey(r.batch, v) for v in task.variants for r in source.list_batches()]
     stamps = list(
         produce(task, platform, partitions, checks, run_id="bench", retry=RetryMode.NONE, total=0, log=lambda _: None)

@@ -33,7 +33,7 @@ def measure_runner(folder: Path, url: str) -> dict[str, Any]:
     source = FileSource("data/*.parquet").bind(folder)
     platform = open_platform(Settings(home=folder / "home", db_url=url))
     started = time.perf_counter()
-    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], []))
+    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], "freeze"))
     frozen_s = time.perf_counter() - started
     figures: dict[str, Any] = {"freeze_s": round(frozen_s, 3)}
     partitions = [PartitionKey(r.batch, v) for r in source.list_batches() for v in task.variants]

@@ -8,6 +8,7 @@ from typing import Literal
 import polars as pl
 from pydantic import BaseModel
 
+from batch_assets.core.attempts import Ladder
 from batch_assets.core.models import ModelEntry, Sampling
 from batch_assets.core.prompts import load_prompts
 from batch_assets.core.tasks import Task
@@ -44,7 +45,10 @@ def make_task(folder: Path, model: ModelEntry) -> Task:
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     (folder / "prompts" / "v1.md").write_text(PROMPT)
     prompts = load_prompts(folder / "prompts", Label)
-    return Task(name="bench", output=Label, prompts=prompts, models={model.model_id: model})
+    # No ladder: the peer asks nothing twice.
+    return Task(
+        name="bench", output=Label, prompts=prompts, models={model.model_id: model}, ladder=Ladder(steps=0)
+    )  # fmt: skip
 
 
 def make_fake_entry(invalid_share: float, window: int) -> ModelEntry:
