@@ -236,5 +236,8 @@ def _attempt_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"  attempt {a['attempt']}{step} of {variant} at {at}: {end}{latency}{tokens}, key {a['request_key']}"
         if a["completion"] is not None:
             yield f"    {a['finish_reason']}: {a['completion']}"
-        elif a["error"]:
+        for name in ("reasoning", "refusal"):
+            if a[name]:
+                yield f"    {name}: {a[name]}"
+        if a["error"]:
             yield f"    {a['error_kind']}: {a['error']}"

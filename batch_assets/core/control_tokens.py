@@ -27,7 +27,9 @@ def break_control_tokens(text: str, tokens: Iterable[str] = KNOWN, *, keep: Coll
     away as it may a zero-width character. Single characters in `tokens` are passed over, and those in `keep` stay. A
     text without a control token comes back as it is.
     """
-    pattern = _compile(tuple(tokens))
+    pattern, beginnings = _compile(tuple(tokens))
+    if not any(beginning in text for beginning in beginnings):
+        return text
 
     def put_apart(match: re.Match[str]) -> str:
         return match[0] if match[0] in keep else f"{match[0][0]} {match[0][1:]}"
@@ -39,10 +41,12 @@ def break_control_tokens(text: str, tokens: Iterable[str] = KNOWN, *, keep: Coll
 
 def find_control_tokens(text: str) -> frozenset[str]:
     """Return the known control tokens in a text."""
-    return frozenset(_compile(KNOWN).findall(text))
+    return frozenset(_compile(KNOWN)[0].findall(text))
 
 
 @lru_cache(maxsize=64)
-def _compile(tokens: tuple[str, ...]) -> re.Pattern[str]:
+def _compile(tokens: tuple[str, ...]) -> tuple[re.Pattern[str], str]:
+    """Return the pattern of control tokens, and the characters that they begin with: most texts hold none of these."""
     literal = sorted({t.strip() for t in tokens if len(t.strip()) > 1}, key=len, reverse=True)
-    return re.compile("|".join([_BY_FORM, *map(re.escape, literal)]))
+    beginnings = "".join(sorted({"<", *(t[0] for t in literal)}))
+    return re.compile("|".join([_BY_FORM, *map(re.escape, literal)])), beginnings

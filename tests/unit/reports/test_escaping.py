@@ -106,7 +106,9 @@ def test_a_terminal_gets_no_commands_from_an_answer() -> None:
     answer = "\x1b]0;owned\x07\x1b[2J\u009b31m [red]plain[/red] ünï"
     out = io.StringIO()
     attempt = {**row, "completion": answer, "finish_reason": "stop", "prompt_tokens": None, "request_key": "k"}
-    attempt["started_at"] = dt.datetime(2026, 11, 29)
+    attempt |= {"started_at": dt.datetime(2026, 11, 29), "ladder_step": 1, "reasoning": answer, "refusal": "no \x1b"}
     print_record(Console(file=out, width=200), "1\x1b[2J", {"results": [], "attempts": [attempt]})
     assert not [c for c in out.getvalue() if c != "\n" and not c.isprintable()]
-    assert "[red]plain[/red] ünï" in out.getvalue()
+    assert out.getvalue().count("[red]plain[/red] ünï") == 2
+    assert "refusal: no \\x1b" in out.getvalue()
+    assert "attempt 1, step 1 of" in out.getvalue()
