@@ -138,6 +138,7 @@ class Launcher:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection)
         if not plan.fallbacks:
             return
+        self._say(f"asking {task.fallback.model_id} for what {len(plan.fallbacks)} partitions have quarantined")
         self._wait_for_pool(task.fallback.pool)
         self._tally = Tally()
         try:

@@ -54,7 +54,7 @@ from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import now
 from batch_assets.store.failures import load_failing
-from batch_assets.store.overview import load_record, load_reports, load_status
+from batch_assets.store.overview import load_fallback_status, load_record, load_reports, load_status
 
 DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
 
@@ -174,9 +174,15 @@ def status(task: str | None, as_json: bool) -> None:
         names = [session.find_task(task)[0].name] if task else sorted(session.project.tasks)
         with session.platform.database.read() as connection:
             tasks = {name: session.project.tasks[name][0] for name in names}
-            found = {name: load_status(connection, name, _list_variants(task)) for name, task in tasks.items()}
+            found = {
+                name: [
+                    *load_status(connection, name, _list_variants(task)),
+                    *load_fallback_status(connection, name),
+                ]
+                for name, task in tasks.items()
+            }
     if as_json:
-        fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending")
+        fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending", "is_fallback")
         print_json({name: [{f: getattr(line, f) for f in fields} for line in lines] for name, lines in found.items()})
         return
     for name, lines in found.items():

@@ -198,7 +198,8 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
     table = _make_table(task, ("prompt_ver", "model_id"), ("ok", "invalid", "error", "pending"))
     for line in lines:
         counts = (str(n) for n in (line.ok, line.invalid, line.error, line.pending))
-        table.add_row(line.prompt_ver, line.model_id, *counts)
+        marked = f"{line.model_id} (fallback)" if line.is_fallback else line.model_id
+        table.add_row(line.prompt_ver, marked, *counts)
     console.print(table)
 
 

@@ -12,7 +12,10 @@ from batch_assets.store.tables import attempts, item_owner, results, run_reports
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantStatus:
-    """One variant of a task: its rows by status, and the records that have none."""
+    """One variant of a task: its rows by status, and the records that have none.
+
+    With `is_fallback` the rows that a model has for others' quarantined records: none of those is pending here.
+    """
 
     prompt_ver: str
     model_id: str
@@ -20,6 +23,7 @@ class VariantStatus:
     invalid: int
     error: int
     pending: int
+    is_fallback: bool = False
 
 
 def load_status(connection: sa.Connection, task: str, variants: Sequence[tuple[str, str]]) -> list[VariantStatus]:
@@ -45,6 +49,24 @@ def load_status(connection: sa.Connection, task: str, variants: Sequence[tuple[s
         )
         for prompt_ver, model_id in variants
         for counts in [found.get((prompt_ver, model_id), {})]
+    ]
+
+
+def load_fallback_status(connection: sa.Connection, task: str) -> list[VariantStatus]:
+    """Return a line for each prompt version and model that answered others' quarantined records."""
+    c = results.c
+    query = sa.select(c.prompt_ver, c.model_id, c.status, sa.func.count())
+    rows = connection.execute(
+        query.where(c.task == task, c.batch.is_not(None), c.is_fallback)
+        .group_by(c.prompt_ver, c.model_id, c.status)
+        .order_by(c.prompt_ver, c.model_id)
+    ).tuples()
+    found: dict[tuple[str, str], dict[str, int]] = {}
+    for prompt_ver, model_id, status, count in rows:
+        found.setdefault((prompt_ver, model_id), {"ok": 0, "invalid": 0, "error": 0})[status] = count
+    return [
+        VariantStatus(prompt_ver=prompt_ver, model_id=model_id, pending=0, is_fallback=True, **counts)
+        for (prompt_ver, model_id), counts in found.items()
     ]
 
 

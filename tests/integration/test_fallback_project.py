@@ -142,6 +142,11 @@ def test_plan_and_run_tell_of_it(project: TempProject) -> None:
     document = json.loads(CliRunner().invoke(cli, ["plan", "t", "--json"], standalone_mode=False).stdout)
     assert document["fallbacks_to_ask"] == [P, "b1|v2--m1"]
     project.run()
+    status = json.loads(CliRunner().invoke(cli, ["status", "t", "--json"], standalone_mode=False).stdout)["t"]
+    lines = [(s["prompt_ver"], s["model_id"], s["ok"], s["pending"], s["is_fallback"]) for s in status]
+    assert lines == [
+        ("v1", "m1", 2, 0, False), ("v2", "m1", 2, 0, False), ("v1", "big", 2, 0, True), ("v2", "big", 2, 0, True)
+    ]  # fmt: skip
     out = CliRunner().invoke(cli, ["show", "t", "r0001"], standalone_mode=False).stdout
     assert "v1--big in batch b1: ok (fallback for another variant)" in out
     quarantine = project.instance.get_latest_materialization_event(asset_key(project.bind()[0], "quarantine"))
