@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
+import polars as pl
 
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.llm_outputs import OutputCheck, report_on, tabulate_failures
@@ -35,7 +36,7 @@ from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.store.failures import Step, clear_failures, count_failure
-from batch_assets.store.figures import load_failures
+from batch_assets.store.figures import load_quarantine
 
 ResultCheck = Callable[[Platform, PartitionWork, Validated], Finding]
 SHOWN = 20
@@ -161,8 +162,9 @@ def _make(
     partition = str(PartitionKey(work.batch, work.variant.key))
     made = validate(platform, work)
     findings = [check(platform, work, made) for check in checks]
-    fallback_ok = made.frame.height - made.own.height
-    report = report.model_copy(update={"labels": made.labels, "fallback_ok": fallback_ok})
+    report = report.model_copy(
+        update={"labels": made.labels, "fallback_ok": made.frame.height - made.own.height}
+    )  # fmt: skip
     validated = Stamp(
         asset=VALIDATED_RESULTS,
         partition=partition,
@@ -177,14 +179,15 @@ def _make(
     yield replace(validated, metadata={"rows": made.frame.height, "frame": dg.MetadataValue.path(str(path))})
     sampled = write_qa_samples(platform, work, made.own)
     write_run_report(platform, work, report, version)
+    answered = set(made.frame.filter(pl.col("is_fallback"))["item_id"])
     with platform.database.read() as connection:
-        failures = load_failures(connection, work.key, work.batch, SHOWN)
+        reasons, first = load_quarantine(connection, work.key, work.batch, answered, SHOWN)
     by_asset: dict[str, dict[str, Any]] = {
         QUARANTINE: {
-            "rows": report.invalid + report.error - fallback_ok,
-            **({"answered_by_fallback": fallback_ok} if work.task.fallbacks else {}),
-            "reasons": dg.MetadataValue.json(report.error_kinds),
-            "first_failures": tabulate_failures(failures),
+            "rows": sum(reasons.values()),
+            **({"answered_by_fallback": len(answered)} if work.task.fallbacks else {}),
+            "reasons": dg.MetadataValue.json(reasons),
+            "first_failures": tabulate_failures(first),
         },
         QA_SAMPLES: {"rows": sampled},
         RUN_REPORTS: {**report.numbers(), "labels": dg.MetadataValue.json(report.labels)},

@@ -1,6 +1,7 @@
 """What the reports are made of: a partition's rows and attempts, aggregated where the database can."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -86,6 +87,29 @@ def load_figures(connection: sa.Connection, key: VariantKey, batch: str) -> RawF
         engine_s=sums.engine_s or 0.0,
         latencies_s=[float(v) for v in latencies if v is not None],
     )
+
+
+def load_quarantine(
+    connection: sa.Connection, key: VariantKey, batch: str, answered: Set[str], limit: int
+) -> tuple[dict[str, int], list[tuple[str, str, str, str]]]:
+    """Return what of a partition is quarantined, without the ids that the fallback has answered.
+
+    How many there are by error_kind, and the first of them: item_id, status, error_kind, error.
+    """
+    c = results.c
+    query = sa.select(c.item_id, c.status, c.error_kind, c.error).where(
+        *own_rows(key), c.batch == batch, c.status != "ok"
+    )  # fmt: skip
+    kinds: Counter[str] = Counter()
+    first: list[tuple[str, str, str, str]] = []
+    rows = connection.execute(query.order_by(c.item_id), execution_options={"yield_per": 5000}).tuples()
+    for item_id, status, kind, error in rows:
+        if item_id in answered:
+            continue
+        kinds[str(kind)] += 1
+        if len(first) < limit:
+            first.append((item_id, status, str(kind), error or ""))
+    return dict(kinds), first
 
 
 def load_failures(

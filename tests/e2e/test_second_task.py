@@ -36,7 +36,15 @@ def test_the_store_is_postgresql_by_one_setting(tmp_path: Path, empty_store_url:
         server.stop()
     assert not list(place.home.rglob("*.db")), "Dagster's instance lies in PostgreSQL too"
     assert place.json("status")["booking_fields"] == [
-        {"prompt_ver": "v1", "model_id": "smollm2-135m", "ok": 39, "invalid": 0, "error": 1, "pending": 0}
+        {
+            "prompt_ver": "v1",
+            "model_id": "smollm2-135m",
+            "ok": 39,
+            "invalid": 0,
+            "error": 1,
+            "pending": 0,
+            "is_fallback": False,
+        }
     ]
 
 
