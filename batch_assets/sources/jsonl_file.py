@@ -1,6 +1,7 @@
 """JSON Lines: an object per line. A line that is none is set aside; numbers keep their digits."""
 
 import json
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ def read_jsonl(path: Path, fields: Sequence[str], *, key: str | None = None, enc
     malformed: list[tuple[int, str]] = []
     lacking: list[tuple[int, str]] = []
     # Not splitlines(): that also splits at U+2028 and the like, which JSON allows inside a string.
-    for number, line in enumerate(read_text(path, encoding).split("\n"), start=1):
+    lines = deque(read_text(path, encoding).split("\n"))
+    for number in range(1, len(lines) + 1):
+        line = lines.popleft()  # freed as it is read: else the file would be in memory once more
         if not line.strip():
             continue
         found = _parse_line(line)

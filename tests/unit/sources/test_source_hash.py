@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from batch_assets.sources import base
 from batch_assets.sources.base import SourceBatch
 from batch_assets.sources.files import FileSource
 
@@ -105,3 +106,9 @@ def test_the_order_of_records_does_not_matter_and_every_cell_does(
     assume(table[row][column] != cell)
     changed = [(cell, b) if not column else (a, cell) for a, b in [table[row]]]
     assert hash_table(folder, [*table[:row], *changed, *table[row + 1 :]], order) != base
+
+
+def test_a_batch_is_hashed_in_parts_as_it_would_be_whole(hash_of: Hash, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = hash_of(BASE)
+    monkeypatch.setattr(base, "HASHED_ROWS", 1)
+    assert hash_of(BASE) == whole
