@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_runner_laws import few, new_database
 
-from batch_assets.core.attempts import ErrorKind, RetryMode
+from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode
 from batch_assets.core.errors import EngineDead
 from batch_assets.core.tasks import Task, Thresholds
 from batch_assets.runner.breaker import MAX_TRIES
@@ -60,9 +60,12 @@ deaths = st.just(EngineDead("HTTP 401: the key was refused"))
 IDS = make_ids(12)
 
 
-@pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
-    return make_task(tmp_path_factory.mktemp("prompts"), thresholds=Thresholds(stop_early=False))
+@pytest.fixture(scope="module", params=[0, 2], ids=["no ladder", "ladder"])
+def task(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Task:
+    ladder = Ladder(steps=request.param, feeds_back=False)
+    return make_task(
+        tmp_path_factory.mktemp("prompts"), thresholds=Thresholds(stop_early=False), ladder=ladder
+    )  # fmt: skip
 
 
 @few
@@ -92,7 +95,8 @@ def test_each_record_ends_in_one_state_and_an_ok_is_one_and_what_is_done_is_done
                 ErrorKind(row["error_kind"])  # or it raises: there are no others
         assert load_open_claims(database) == []
         tries = Counter(t["item_id"] for t in load_tries(database))
-        assert max(tries.values(), default=0) <= MAX_TRIES
+        assert max(tries.values(), default=0) <= MAX_TRIES + task.ladder.steps
+        assert all(row["ladder_step"] <= task.ladder.steps for row in rows.values())
         again = ScriptedEngine()
         run_works(database, again, work, max_in_flight=window)
         asked, pending = Counter(again.asked), set(IDS) - rows.keys()
