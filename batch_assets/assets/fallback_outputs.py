@@ -94,6 +94,8 @@ def fall_back(
             works.append(work)
         elif partition in partitions:
             refused.append(f"{partition}: llm_outputs is not up to date")
+    # By variant: those that share rows, one batch of two models, wait for each other, and so should lie far apart.
+    works.sort(key=lambda w: list(task.variants).index(w.owner.key))
     own = {str(p) for p in partitions}
     leased: list[str] = []
     total = _count_quarantined(platform, works)

@@ -47,7 +47,7 @@ class EarlyStop:
 
     Records that cost no request are not counted: empty ones, those that can't be rendered, those that took another's
     answer. Stopping saves nothing there, they are as bad in the next run, and one strange batch would stop all others;
-    the check error_share judges them, batch by batch.
+    the check error_share judges them, batch by batch. Nor are those of a fallback: they are picked for being bad.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,13 @@ class EarlyStop:
 
     def note_sent(self, ask: Ask) -> None:
         """Count a record when its first attempt of this run leaves."""
-        if ask.is_first:
+        if ask.is_first and ask.partition.work.fallback_for is None:
             self._of(ask).asked += 1
 
     def note_settled(self, ask: Ask, verdict: Verdict) -> None:
         """Count a record that has got its row."""
+        if ask.partition.work.fallback_for is not None:
+            return
         counts = self._of(ask)
         counts.settled += 1
         counts.recent.append(verdict.status is Status.ERROR)

@@ -306,6 +306,7 @@ class Preparer:
             attempt_id=attempt_id,
             ladder_step=ladder_step,
             is_fallback=work.fallback_for is not None,
+            owner=work.owner.key,
             reused_from=reused_from,
             run_id=self._run_id,
             updated_at=at or now(),

@@ -85,6 +85,8 @@ class Runner:
         """Asks whose claims are being written."""
         self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
         self._open: list[OpenPartition] = []
+        self._held: PartitionWork | None = None
+        """The next, while one with the same rows is open: what two models quarantine is asked of their fallback once."""
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
         self._breaker = Breaker(options.outage_s, options.probe_s)
@@ -102,7 +104,8 @@ class Runner:
             while True:
                 is_exhausted = await self._refill(source)
                 reason = self._early_stop.find_reason() if self._queue else None  # with nothing left to ask, finish
-                self._breaker.check(len(self._queue) + len(self._live) if is_exhausted else None)
+                is_end = is_exhausted and self._held is None
+                self._breaker.check(len(self._queue) + len(self._live) if is_end else None)
                 free = 0 if reason else self._breaker.free(self._options.max_in_flight, len(self._live))
                 asks = self._queue.choose(free, list(self._live), is_last=is_exhausted, is_probe=self._breaker.is_open)
                 if asks and not self._is_open:
@@ -113,7 +116,7 @@ class Runner:
                 self._observe()
                 if reason:
                     raise reason
-                if is_exhausted and not (self._live or self._queue or not self._ledger.is_clean):
+                if is_end and not (self._live or self._queue or not self._ledger.is_clean):
                     break
                 if heartbeat.done():
                     heartbeat.result()
@@ -151,7 +154,10 @@ class Runner:
         return self._queue.ready < wanted and self._queue.delayed < max(MOST_DELAYED, 4 * window)
 
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
-        """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
+        """Read and sort records until there is something to send or to commit; say whether nothing is left to read now.
+
+        That is at the end of all partitions, or where the next waits for one under way.
+        """
         chunks = 0
         while self._can_read and self._ledger.rows < self._options.group_rows:
             partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
@@ -170,7 +176,10 @@ class Runner:
         return False
 
     async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
-        for work in source:
+        while (work := self._held or next(source, None)) is not None:
+            self._held = work if any(p.work.shares_rows(work) for p in self._open) else None
+            if self._held is not None:
+                return None
             try:
                 await self._ledger.start(work)
             except PartitionLeased as e:

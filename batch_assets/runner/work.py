@@ -40,13 +40,16 @@ class PartitionWork:
         """Whose partition is worked on: it has the lease, and its name stands on what is finished."""
         return self.fallback_for or self.variant
 
+    def shares_rows(self, other: "PartitionWork") -> bool:
+        """Say whether two works write the same rows, as the fallbacks of two variants do."""
+        return self.key == other.key and self.batch == other.batch
+
     @property
     def fallback_key(self) -> FallbackKey | None:
         """Which rows are the fallback's; None where this is the variant's own work."""
         if self.fallback_for is None:
             return None
-        own, spec = key_of(self.task, self.fallback_for), self.spec.request_spec
-        return FallbackKey(own=own, other=self.key, request_spec=spec, batch=self.batch)
+        return make_fallback_key(self.task, self.fallback_for, self.variant, self.spec, self.batch)
 
     def __str__(self) -> str:
         return f"{self.batch}|{self.owner.key}"
@@ -55,6 +58,17 @@ class PartitionWork:
 def key_of(task: Task, variant: Variant) -> VariantKey:
     """Return which rows are a variant's."""
     return VariantKey(task=task.name, prompt_ver=variant.prompt.prompt_ver, model_id=variant.model.model_id)
+
+
+def make_fallback_key(task: Task, own: Variant, other: Variant, spec: VariantSpec, batch: str) -> FallbackKey:
+    """Return which rows are those of the fallback `other`, of identity `spec`, for what `own` has quarantined."""
+    return FallbackKey(
+        own=key_of(task, own),
+        other=key_of(task, other),
+        request_spec=spec.request_spec,
+        accept_spec=spec.accept_spec,
+        batch=batch,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
