@@ -17,7 +17,14 @@ from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionL
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
-from batch_assets.planner import FALLBACK_OUTPUTS, LLM_OUTPUTS, asset_key, build_fallback_work
+from batch_assets.planner import (
+    FALLBACK_OUTPUTS,
+    LLM_OUTPUTS,
+    asset_key,
+    build_fallback_work,
+    build_work,
+    is_current,
+)
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
 from batch_assets.store.fallbacks import load_quarantined
@@ -78,20 +85,25 @@ def fall_back(
 ) -> Iterator[Stamp]:
     """Ask the fallback model for the quarantined records of finished output partitions; yield each when it is finished.
 
-    Partitions of variants that have no fallback, since their model is the fallback itself, are passed over. Raises
-    NotReadyError at the end where an output is not up to date, and PartitionLeased where another run works on it; of
-    partitions taken over from another run neither.
+    Those of variants whose model is the fallback itself need nothing and are told of as such, so that a run goes on to
+    their results. Raises NotReadyError at the end where an output is not up to date, and PartitionLeased where another
+    run works on it; of partitions taken over from another run neither.
     """
     if task.fallback is None:
         return
     works: list[PartitionWork] = []
     refused: list[str] = []
     for partition in (*partitions, *taken_over):
-        if partition.variant not in task.fallbacks:
+        if partition.variant not in task.variants:
             continue
-        work = build_fallback_work(task, platform, partition)
-        if work is not None:
-            works.append(work)
+        if partition.variant not in task.fallbacks:
+            found = _pass_over(task, platform, partition)
+        else:
+            found = build_fallback_work(task, platform, partition)
+        if isinstance(found, Stamp):
+            yield found
+        elif found is not None:
+            works.append(found)
         elif partition in partitions:
             refused.append(f"{partition}: llm_outputs is not up to date")
     # By variant: those that share rows, one batch of two models, wait for each other, and so should lie far apart.
@@ -114,6 +126,21 @@ def fall_back(
         raise NotReadyError("; ".join(refused))
     if leased:
         raise PartitionLeased("; ".join(leased))
+
+
+def _pass_over(task: Task, platform: Platform, partition: PartitionKey) -> Stamp | None:
+    """Return what is told of a partition whose model is the fallback itself; None where it isn't up to date."""
+    work = build_work(task, platform, partition)
+    state = is_current(platform, work) if work else None
+    if state is None:
+        return None
+    words = "nothing to ask: the variant's model is the fallback itself"
+    return Stamp(
+        asset=FALLBACK_OUTPUTS,
+        partition=str(partition),
+        data_version=state.data_version,
+        metadata={"summary": words},
+    )
 
 
 def _count_quarantined(platform: Platform, works: Sequence[PartitionWork]) -> int:

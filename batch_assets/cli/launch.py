@@ -86,7 +86,10 @@ class Launcher:
         self._platform = replace(platform, observer=observe)
 
     def run(self, task: Task, source: Source, selection: Selection, retry: RetryMode) -> RunSummary:
-        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed."""
+        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed.
+
+        A fallback that can't be asked is told at the end: the results are made without it.
+        """
         started = time.monotonic()
         summary = RunSummary(task=task.name)
         sync_partitions(task, source, self._instance)
@@ -99,7 +102,11 @@ class Launcher:
         for model in task.models.values():
             mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
             self._ask(task, model, mine, retry, summary)
-        self._fall_back(task, source, selection, plan, summary)
+        try:
+            self._fall_back(task, source, selection, plan, summary)
+        except BatchAssetsError:  # what the models before it have answered doesn't wait for it
+            self._follow(task, source, selection, plan, needs, summary)
+            raise
         self._follow(task, source, selection, plan, needs, summary)
         summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
         summary.partitions_done = len(plan.done)

@@ -86,7 +86,7 @@ class Runner:
         self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
         self._open: list[OpenPartition] = []
         self._held: PartitionWork | None = None
-        """The next, while one with the same rows is open: what two models quarantine is asked of their fallback once."""
+        """The next, while one with the same rows is open: what two models quarantine, their fallback is asked once."""
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
         self._breaker = Breaker(options.outage_s, options.probe_s)

@@ -1,4 +1,4 @@
-"""A fallback under faults: shared by two models, renamed, ruled anew, stopped, or worked on twice. On both databases."""
+"""A fallback under faults: shared by two models, renamed, ruled anew, stopped, or worked on twice."""
 
 import asyncio
 from dataclasses import replace
