@@ -82,13 +82,23 @@ class Preparer:
             past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
             candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
-            # Asked anew means without earlier runs' answers; in one run, equal requests are still asked once.
-            run_id = self._run_id if self._retry is RetryMode.ALL else None
-            answers = find_answers(connection, [c.request.request_key for c in candidates], run_id)
+            answers = self._find_answers(connection, [c.request.request_key for c in candidates])
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
             self._settle(partition, candidate, own, answers.get(candidate.request.request_key), prepared)
         return prepared
+
+    def find_step_answers(self, asks: Sequence[Ask]) -> dict[str, tuple[Verdict, str]]:
+        """Return the accepted answers that there are to asks' present requests, with their attempts, by request key."""
+        with self._database.read() as connection:
+            past = self._find_answers(connection, [a.request.request_key for a in asks])
+        works = {a.request.request_key: a.partition.work for a in asks}
+        judged = {key: (judge(attempt, works[key]), attempt.attempt_id) for key, attempt in past.items()}
+        return {key: found for key, found in judged.items() if found[0].status is Status.OK}
+
+    def _find_answers(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, PastAttempt]:
+        """Return earlier answers. Asked anew means without earlier runs' ones; in one run, equals are asked once."""
+        return find_answers(connection, keys, self._run_id if self._retry is RetryMode.ALL else None)
 
     def _look_up(
         self, connection: sa.Connection, work: PartitionWork, records: Sequence[Record], prepared: Prepared

@@ -81,6 +81,8 @@ class Runner:
         self._budget = RetryBudget()
         self._queue = AskQueue(self._budget, self._rng)
         self._live: dict[Ask, asyncio.Task[None]] = {}
+        self._climbing: list[Ask] = []
+        """Asks at a step of the ladder that somebody may have answered before."""
         self._claimed: list[Ask] = []
         """Asks whose claims are being written."""
         self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
@@ -102,6 +104,7 @@ class Runner:
         heartbeat = asyncio.create_task(self._renew_leases())
         try:
             while True:
+                await self._look_up_steps()
                 is_exhausted = await self._refill(source)
                 reason = self._early_stop.find_reason() if self._queue else None  # with nothing left to ask, finish
                 is_end = is_exhausted and self._held is None
@@ -169,6 +172,7 @@ class Runner:
                 continue
             prepared = await self._ledger.call(lambda p=partition, r=records: self._preparer.prepare(p, r))
             self._take_in(partition, prepared)
+            await self._look_up_steps()
             chunks += 1
             free = self._options.max_in_flight - len(self._live)
             if self._queue.ready >= free or (chunks >= READ_AHEAD_CHUNKS and (self._live or self._queue.ready)):
@@ -197,11 +201,30 @@ class Runner:
         for result in prepared.results:
             self._add_result(partition, result)
         for ask in prepared.asks:
-            answered = self._ledger.recall(ask.request.request_key)
-            if answered is None:
-                self._queue.add(ask)
+            if ask.request.step:
+                self._climbing.append(ask)
             else:
-                self._share_answer(ask, *answered)
+                self._add_ask(ask)
+
+    def _add_ask(self, ask: Ask) -> None:
+        """Queue an ask, unless this run had the answer a moment ago."""
+        answered = self._ledger.recall(ask.request.request_key)
+        if answered is None:
+            self._queue.add(ask)
+        else:
+            self._share_answer(ask, *answered)
+
+    async def _look_up_steps(self) -> None:
+        """Give steps of the ladder that have an accepted answer, whoever's, that one; queue the others."""
+        climbing, self._climbing = self._climbing, []
+        if not climbing:
+            return
+        found = await self._ledger.call(lambda: self._preparer.find_step_answers(climbing))
+        for ask in climbing:
+            if ask.request.request_key in found:
+                self._share_answer(ask, *found[ask.request.request_key])
+            else:
+                self._add_ask(ask)
 
     async def _commit(self, asks: Sequence[Ask]) -> None:
         """Write ends, rows and the claims of `asks` in one transaction; then send `asks`."""
@@ -293,7 +316,7 @@ class Runner:
             return False
         self._queue.settle(ask, is_shared=False)
         ask.climb(refused, following)
-        self._queue.add(ask)
+        self._climbing.append(ask)
         return True
 
     def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:

@@ -122,6 +122,7 @@ class Ask:
     refused: tuple[Refused, ...] = ()
     refused_attempt_id: str = ""
     failed: int = 0
+    """Failed attempts at the present request in this run."""
     charged: int = 0
     """Of the failed attempts, those that the record has to answer for."""
     climbed: int = 0
@@ -141,10 +142,12 @@ class Ask:
         return not self.failed and not self.climbed
 
     def climb(self, refused: Refused, following: Request) -> None:
-        """Go on to the next step, since this one's answer was refused."""
+        """Go on to the next step, since this one's answer was refused. It is another request, with tries of its own."""
         self.refused = (*self.refused, refused)
         self.refused_attempt_id = self.attempt_id
         self.request = following
+        self.attempts_before += self.failed
+        self.failed = self.charged = 0
         self.climbed += 1
 
 
