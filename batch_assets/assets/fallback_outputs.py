@@ -10,7 +10,7 @@ import dagster as dg
 
 from batch_assets.assets.backfills import Siblings
 from batch_assets.assets.events import Stamp, emit
-from batch_assets.assets.llm_outputs import ask, watch
+from batch_assets.assets.llm_outputs import OutputsConfig, ask, watch
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionLeased
@@ -51,14 +51,15 @@ def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition
         ),
         required_resource_keys={PLATFORM},
     )
-    def fallback_outputs(context: dg.AssetExecutionContext) -> Iterator[Any]:
+    def fallback_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         with outlast_lost_store(context, platform):
             siblings = Siblings(context, output_partitions(task.name))
             own = [str(k) for k in context.partition_keys]
             theirs = [k for k in siblings.list_partitions() if k not in own]
             stamps = fall_back(
-                task, platform, [parse_partition_key(k) for k in own], run_id=context.run.run_id, log=context.log.info,
+                task, platform, [parse_partition_key(k) for k in own],
+                run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info,
                 taken_over=[parse_partition_key(k) for k in theirs],
             )  # fmt: skip
             made: set[str] = set()
@@ -81,6 +82,7 @@ def fall_back(
     *,
     run_id: str,
     log: Callable[[str], object],
+    retry: RetryMode = RetryMode.NONE,
     taken_over: Sequence[PartitionKey] = (),
 ) -> Iterator[Stamp]:
     """Ask the fallback model for the quarantined records of finished output partitions; yield each when it is finished.
@@ -114,7 +116,7 @@ def fall_back(
     if works:
         log(f"{len(works)} partitions, {total} quarantined records to ask {task.fallback.model_id}")
     outcomes = ask(
-        platform, task.fallback, works, run_id=run_id, retry=RetryMode.NONE, total=total,
+        platform, task.fallback, works, run_id=run_id, retry=retry, total=total,
         observer=watch(platform, log, counts_all=True), log=log,
     )  # fmt: skip
     for outcome in outcomes if works else ():

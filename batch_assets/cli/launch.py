@@ -10,7 +10,7 @@ import dagster as dg
 from dagster import DagsterInstance
 
 from batch_assets.components.project import Project
-from batch_assets.core.attempts import RetryMode
+from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, find_cause
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
@@ -31,6 +31,7 @@ from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_
 from batch_assets.runner.work import Progress, Tally
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import touch_batch
+from batch_assets.store.fallbacks import load_fallbacks
 
 Say = Callable[[str], None]
 POOL_POLL_S = 2.0
@@ -103,7 +104,7 @@ class Launcher:
             mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
             self._ask(task, model, mine, retry, summary)
         try:
-            self._fall_back(task, source, selection, plan, summary)
+            self._fall_back(task, source, selection, plan, retry, summary)
         except BatchAssetsError:  # what the models before it have answered doesn't wait for it
             self._follow(task, source, selection, plan, needs, summary)
             raise
@@ -137,22 +138,36 @@ class Launcher:
             summary.tally.add(self._tally)
             summary.requests_sent += self._tally.sent
 
-    def _fall_back(self, task: Task, source: Source, selection: Selection, plan: Plan, summary: RunSummary) -> None:
+    def _fall_back(
+        self, task: Task, source: Source, selection: Selection, plan: Plan, retry: RetryMode, summary: RunSummary
+    ) -> None:
         """Ask the fallback model for what is quarantined, now that the engines before it have closed."""
         if task.fallback is None:
             return
         if plan.needs:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection)
-        if not plan.fallbacks:
+        partitions = sorted({*plan.fallbacks, *self._find_retried(task, plan, retry)})
+        if not partitions:
             return
         self._wait_for_pool(task.fallback.pool)
         self._tally = Tally()
         try:
-            config = {"partitions": [str(p) for p in plan.fallbacks]}
+            config = {"partitions": [str(p) for p in partitions], "retry": retry.value}
             self._execute(job_name(task.name, FALLBACKS_JOB), config, summary)
         finally:
             summary.fallback.add(self._tally)
             summary.requests_sent += self._tally.sent
+
+    def _find_retried(self, task: Task, plan: Plan, retry: RetryMode) -> list[PartitionKey]:
+        """Return the finished partitions whose fallback has rows that are to be asked again."""
+        with self._platform.database.read() as connection:
+            made = load_fallbacks(connection, task.name)
+        done = {p: made[p.batch, p.variant].counts for p in plan.done if (p.batch, p.variant) in made}
+        return [
+            p
+            for p, counts in done.items()
+            if p.variant in task.fallbacks and any(counts.get(s) for s in Status if retry.selects(s))
+        ]
 
     def _wait_for_pool(self, pool: str) -> None:
         """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""

@@ -148,3 +148,38 @@ def test_rows_of_one_fallback_stand_though_another_of_the_batch_lost_its_lease(s
     ledger.close()
     assert load_rows(database, "v1", "big") == {}
     assert list(load_rows(database, "v2", "big")) == ["r0001"]
+
+
+def test_an_answer_of_the_fallback_goes_with_its_record_into_a_later_batch(stage: Stage) -> None:
+    task, big = stage.task(fallback=make_model("big")), ScriptedEngine()
+    stage.run(task, spoil("r0001"), fallback=big)
+    stage.write("b2", ["r0001"])
+    for _ in range(2):  # what the new batch takes over makes the earlier one stale
+        stage.run(task, spoil("r0001"), fallback=big)
+    assert big.asked == ["text of r0001"]
+    assert load_models(stage) == ["m1"] * 3
+    later = stage.platform.frames.read("t", VALIDATED_RESULTS, "b2", "v1--m1")
+    assert later is not None
+    assert (later["model_id"].to_list(), later["batch"].to_list()) == (["big"], ["b2"])
+    assert stage.plan(task).is_empty
+
+
+def test_an_answer_of_the_fallback_to_an_earlier_text_is_nobodys(stage: Stage) -> None:
+    task = stage.task(fallback=make_model("big"))
+    stage.run(task, spoil("r0001"), fallback=ScriptedEngine())
+    stage.write("b1", {"r0000": "text of r0000", "r0001": "new"})
+    big = ScriptedEngine({"new": BAD})
+    stage.run(task, ScriptedEngine({"new": BAD}), fallback=big)
+    assert big.asked == ["new"]
+    assert load_models(stage) == ["m1"]
+    assert stage.plan(task).is_empty
+
+
+def test_an_answer_of_the_fallback_to_a_record_that_is_gone_is_in_no_results(stage: Stage) -> None:
+    task, big = stage.task(fallback=make_model("big")), ScriptedEngine()
+    stage.run(task, spoil("r0001"), fallback=big)
+    stage.write("b1", ["r0000"])
+    stage.run(task, fallback=big)
+    assert load_models(stage) == ["m1"]
+    assert len(big.asked) == 1
+    assert stage.plan(task).is_empty

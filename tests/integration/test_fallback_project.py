@@ -7,11 +7,12 @@ import dagster as dg
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from factories import BAD, ScriptedEngine, make_ids
+from factories import BAD, ScriptedEngine, make_ids, pass_later
 from temp_project import RESULTS, TempProject, find_materialized
 
 from batch_assets.assets.llm_outputs import LLM_OUTPUTS
 from batch_assets.cli.main import cli
+from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead
 from batch_assets.launches import FALLBACKS_JOB, OUTPUTS_JOB, job_name
 from batch_assets.planner import FALLBACK_OUTPUTS, VALIDATED_RESULTS, Selection, asset_key
@@ -199,3 +200,18 @@ def test_materialize_selected_runs_through_where_the_variant_is_the_fallbacks_ow
     made = [name for name, _ in find_materialized(done)]
     assert made == [LLM_OUTPUTS, FALLBACK_OUTPUTS, *RESULTS]
     assert project.plan(selection=Selection.of(variant="v1--big")).is_empty
+
+
+def test_retrying_what_failed_asks_the_fallback_again_too(project: TempProject) -> None:
+    bad = {"text of r0001": BAD, "text of r0002": BAD}
+    project.use(ScriptedEngine(bad), big=ScriptedEngine({"text of r0001": pass_later(), "text of r0002": BAD}))
+    project.run(variant="v1--m1")
+    assert load_frame(project).height == 2
+    big = ScriptedEngine()
+    project.use(ScriptedEngine(bad), big=big)
+    project.run(variant="v1--m1", retry=RetryMode.ERRORS)
+    assert big.asked == ["text of r0001"]
+    project.run(variant="v1--m1", retry=RetryMode.FAILED)
+    assert big.asked == ["text of r0001", "text of r0002"]
+    assert load_frame(project).height == 4
+    assert project.plan(selection=Selection.of(variant="v1--m1")).is_empty
