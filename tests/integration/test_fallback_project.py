@@ -215,3 +215,14 @@ def test_retrying_what_failed_asks_the_fallback_again_too(project: TempProject) 
     assert big.asked == ["text of r0001", "text of r0002"]
     assert load_frame(project).height == 4
     assert project.plan(selection=Selection.of(variant="v1--m1")).is_empty
+
+
+def test_the_planners_job_lets_a_fallback_rest_that_has_just_failed(project: TempProject) -> None:
+    project.launch_plan(variants=["v1--m1"])
+    project.work_off()
+    project.use(ScriptedEngine(), big=ScriptedEngine(default=EngineDead("big is down")))
+    project.launch_plan(variants=["v1--m1"])
+    (done,) = project.work_off()
+    assert not done.success
+    project.launch_plan(variants=["v1--m1"])
+    assert project.queue() == []
