@@ -55,13 +55,11 @@ class EarlyStop:
 
     def note_sent(self, ask: Ask) -> None:
         """Count a record when its first attempt of this run leaves."""
-        if ask.is_first and ask.partition.work.fallback_for is None:
+        if ask.is_first:
             self._of(ask).asked += 1
 
     def note_settled(self, ask: Ask, verdict: Verdict) -> None:
         """Count a record that has got its row."""
-        if ask.partition.work.fallback_for is not None:
-            return
         counts = self._of(ask)
         counts.settled += 1
         counts.recent.append(verdict.status is Status.ERROR)
@@ -90,6 +88,8 @@ def _is_spread(recent: Collection[bool], limits: Thresholds) -> bool:
 
 def _judge(counts: _Asked) -> TooManyErrors | None:
     limits, errors = counts.work.task.thresholds, counts.kinds.total()
+    if counts.work.fallback_for is not None:
+        return None
     if not limits.stop_early or counts.settled < limits.min_records:
         return None
     low, _ = wilson_interval(errors, counts.asked, Z)
