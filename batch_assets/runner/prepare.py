@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 from jinja2 import TemplateError
@@ -78,9 +78,11 @@ class Preparer:
         prepared = Prepared()
         with self._database.read() as connection:
             known = self._look_up(connection, work, records, prepared)
-            outdated = [k.state for k in known if k.state and _is_outdated(work, k.state)]
-            past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
-            candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
+            outdated = {k.record.item_id: k.state for k in known if k.state and _is_outdated(work, k.state)}
+            past = load_attempts(connection, [s.attempt_id for s in outdated.values() if s.attempt_id])
+            refused = [i for i, s in outdated.items() if s.status is Status.INVALID and s.attempts > 1]
+            steps = load_history(connection, work.key, refused)
+            candidates = [c for k in known if (c := self._sort(work, k, past, steps, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
             answers = self._find_answers(connection, [c.request.request_key for c in candidates])
         for candidate in candidates:
@@ -118,7 +120,12 @@ class Preparer:
         return known
 
     def _sort(
-        self, work: PartitionWork, known: _Known, past: Mapping[str, PastAttempt], prepared: Prepared
+        self,
+        work: PartitionWork,
+        known: _Known,
+        past: Mapping[str, PastAttempt],
+        steps: Mapping[str, Sequence[PastAttempt]],
+        prepared: Prepared,
     ) -> _Candidate | None:
         """Return what is to be asked; else the row stands, or is judged again where the rules have changed.
 
@@ -131,7 +138,7 @@ class Preparer:
         if _is_outdated(work, state):
             if (state.error_kind is ErrorKind.EMPTY_INPUT) != bool(_find_blank(work, known.record)):
                 return self._render(work, known, prepared, is_retry=False)  # required_fields changed
-            result = self._judge_again(work, known.record.item_id, state, past)
+            result = self._judge_again(work, known.record.item_id, state, past, steps.get(known.record.item_id, ()))
             if result is None:
                 return self._render(work, known, prepared, is_retry=False)
             is_asked = is_asked and self._retry.selects(result.status, result.error_kind)
@@ -242,15 +249,31 @@ class Preparer:
         )
 
     def _judge_again(
-        self, work: PartitionWork, item_id: str, state: RowState, past: Mapping[str, PastAttempt]
+        self,
+        work: PartitionWork,
+        item_id: str,
+        state: RowState,
+        past: Mapping[str, PastAttempt],
+        steps: Sequence[PastAttempt],
     ) -> Result | None:
         """Judge a row's stored completion under the present rules; an error without one stands.
 
-        None where the completion of an answer is gone: that must not pass as judged.
+        Where it is refused, that of another step of the ladder may be accepted now: the first such is taken. None where
+        the completion of an answer is gone: that must not pass as judged.
         """
         attempt = past.get(state.attempt_id or "")
         if attempt is not None and attempt.completion is not None:
             verdict = accept(attempt.completion, work.task)
+            for other in steps if verdict.status is not Status.OK else ():
+                if other.base_key != state.request_key or other.completion is None:
+                    continue
+                found = accept(other.completion, work.task)
+                if found.status is Status.OK:
+                    verdict = found
+                    state = replace(
+                        state, attempt_id=other.attempt_id, ladder_step=other.ladder_step, reused_from=None
+                    )  # fmt: skip
+                    break
         elif state.status is Status.ERROR:
             verdict = Verdict(status=state.status, error_kind=state.error_kind, error=state.error)
         else:

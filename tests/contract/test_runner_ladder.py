@@ -266,3 +266,16 @@ def test_failures_at_one_step_take_no_try_from_the_next(database: Database, tmp_
     row = load_rows(database)["r0000"]
     assert (row["status"], row["ladder_step"], row["attempts"]) == ("ok", 1, 6)
     assert [t["attempt"] for t in load_tries(database)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_answer_below_the_last_step_that_the_rules_accept_now_costs_no_request(
+    database: Database, tmp_path: Path
+) -> None:
+    run_works(database, LadderEngine({"text of r0000": [GOOD, BAD]}), make_one(tmp_path, rules=[refuse_a]))
+    assert load_statuses(database) == {"r0000": "invalid/schema"}
+    engine = LadderEngine()
+    (outcome,) = run_works(database, engine, make_one(tmp_path), retry=RetryMode.FAILED)
+    assert (engine.asked, outcome.tally.rejudged) == ([], 1)
+    row = load_rows(database)["r0000"]
+    assert (row["status"], row["ladder_step"]) == ("ok", 0)
+    assert row["attempt_id"] == load_tries(database)[0]["attempt_id"]
