@@ -10,14 +10,21 @@ import dagster as dg
 
 from batch_assets.assets.backfills import Siblings
 from batch_assets.assets.events import Stamp, emit
-from batch_assets.assets.llm_outputs import ask, watch
+from batch_assets.assets.llm_outputs import OutputsConfig, ask, watch
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionLeased
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
-from batch_assets.planner import FALLBACK_OUTPUTS, LLM_OUTPUTS, asset_key, build_fallback_work
+from batch_assets.planner import (
+    FALLBACK_OUTPUTS,
+    LLM_OUTPUTS,
+    asset_key,
+    build_fallback_work,
+    build_work,
+    is_current,
+)
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
 from batch_assets.store.fallbacks import load_quarantined
@@ -44,14 +51,15 @@ def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition
         ),
         required_resource_keys={PLATFORM},
     )
-    def fallback_outputs(context: dg.AssetExecutionContext) -> Iterator[Any]:
+    def fallback_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         with outlast_lost_store(context, platform):
             siblings = Siblings(context, output_partitions(task.name))
             own = [str(k) for k in context.partition_keys]
             theirs = [k for k in siblings.list_partitions() if k not in own]
             stamps = fall_back(
-                task, platform, [parse_partition_key(k) for k in own], run_id=context.run.run_id, log=context.log.info,
+                task, platform, [parse_partition_key(k) for k in own],
+                run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info,
                 taken_over=[parse_partition_key(k) for k in theirs],
             )  # fmt: skip
             made: set[str] = set()
@@ -74,33 +82,41 @@ def fall_back(
     *,
     run_id: str,
     log: Callable[[str], object],
+    retry: RetryMode = RetryMode.NONE,
     taken_over: Sequence[PartitionKey] = (),
 ) -> Iterator[Stamp]:
     """Ask the fallback model for the quarantined records of finished output partitions; yield each when it is finished.
 
-    Partitions of variants that have no fallback, since their model is the fallback itself, are passed over. Raises
-    NotReadyError at the end where an output is not up to date, and PartitionLeased where another run works on it; of
-    partitions taken over from another run neither.
+    Those of variants whose model is the fallback itself need nothing and are told of as such, so that a run goes on to
+    their results. Raises NotReadyError at the end where an output is not up to date, and PartitionLeased where another
+    run works on it; of partitions taken over from another run neither.
     """
     if task.fallback is None:
         return
     works: list[PartitionWork] = []
     refused: list[str] = []
     for partition in (*partitions, *taken_over):
-        if partition.variant not in task.fallbacks:
+        if partition.variant not in task.variants:
             continue
-        work = build_fallback_work(task, platform, partition)
-        if work is not None:
-            works.append(work)
+        if partition.variant not in task.fallbacks:
+            found = _pass_over(task, platform, partition)
+        else:
+            found = build_fallback_work(task, platform, partition)
+        if isinstance(found, Stamp):
+            yield found
+        elif found is not None:
+            works.append(found)
         elif partition in partitions:
             refused.append(f"{partition}: llm_outputs is not up to date")
+    # By variant: those that share rows, one batch of two models, wait for each other, and so should lie far apart.
+    works.sort(key=lambda w: list(task.variants).index(w.owner.key))
     own = {str(p) for p in partitions}
     leased: list[str] = []
     total = _count_quarantined(platform, works)
     if works:
         log(f"{len(works)} partitions, {total} quarantined records to ask {task.fallback.model_id}")
     outcomes = ask(
-        platform, task.fallback, works, run_id=run_id, retry=RetryMode.NONE, total=total,
+        platform, task.fallback, works, run_id=run_id, retry=retry, total=total,
         observer=watch(platform, log, counts_all=True), log=log,
     )  # fmt: skip
     for outcome in outcomes if works else ():
@@ -112,6 +128,21 @@ def fall_back(
         raise NotReadyError("; ".join(refused))
     if leased:
         raise PartitionLeased("; ".join(leased))
+
+
+def _pass_over(task: Task, platform: Platform, partition: PartitionKey) -> Stamp | None:
+    """Return what is told of a partition whose model is the fallback itself; None where it isn't up to date."""
+    work = build_work(task, platform, partition)
+    state = is_current(platform, work) if work else None
+    if state is None:
+        return None
+    words = "nothing to ask: the variant's model is the fallback itself"
+    return Stamp(
+        asset=FALLBACK_OUTPUTS,
+        partition=str(partition),
+        data_version=state.data_version,
+        metadata={"summary": words},
+    )
 
 
 def _count_quarantined(platform: Platform, works: Sequence[PartitionWork]) -> int:

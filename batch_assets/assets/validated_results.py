@@ -12,9 +12,9 @@ from batch_assets.core.attempts import Status
 from batch_assets.core.canonical import canonical_json
 from batch_assets.reports.labels import Labels, count_labels, find_label_fields
 from batch_assets.resources import Platform
-from batch_assets.runner.work import PartitionWork, key_of
+from batch_assets.runner.work import PartitionWork, make_fallback_key
 from batch_assets.schemas import OUTPUT_PREFIX, answer_columns
-from batch_assets.store.fallbacks import FallbackKey, select_answers
+from batch_assets.store.fallbacks import select_answers
 from batch_assets.store.results import load_attempts, own_rows
 from batch_assets.store.tables import results
 
@@ -89,12 +89,7 @@ def _load_fallback(platform: Platform, connection: sa.Connection, work: Partitio
     other = work.task.fallbacks.get(work.variant.key)
     if other is None:
         return []
-    key = FallbackKey(
-        own=work.key,
-        other=key_of(work.task, other),
-        request_spec=platform.spec(work.task, other.key).request_spec,
-        batch=work.batch,
-    )
+    key = make_fallback_key(work.task, work.variant, other, platform.spec(work.task, other.key), work.batch)
     return connection.execute(select_answers(key).where(results.c.status == Status.OK)).mappings().all()
 
 

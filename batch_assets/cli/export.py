@@ -24,6 +24,7 @@ from batch_assets.resources import Platform
 from batch_assets.schemas import validated_results_schema
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import load_batches, load_owned
+from batch_assets.store.fallbacks import load_fallbacks
 from batch_assets.store.partitions import load_partitions
 
 SHOWN_NAMES = 5
@@ -40,7 +41,7 @@ class Survey:
     missing: tuple[PartitionKey, ...] = ()
     """Not done yet: no results."""
     outdated: tuple[PartitionKey, ...] = ()
-    """Their results were made from an earlier state of source, prompt, model or rules."""
+    """Their results are of an earlier state of source, prompt, model or rules, or their fallback is yet to be asked."""
     lost: tuple[PartitionKey, ...] = ()
     """Done, but their frame is gone from the home folder."""
 
@@ -113,7 +114,7 @@ class Exporter:
         plan = make_plan(self._task, self._source, self._platform, self._instance, selection=selection)
         places = {batch: n for n, batch in enumerate(order)}
         variants = list(self._task.variants)
-        late = {n.partition for n in plan.needs} | set(plan.outdated)
+        late = {n.partition for n in plan.needs} | {*plan.outdated, *plan.fallbacks}
         everything = sorted(
             {*plan.done, *late},
             key=lambda p: (places.get(p.batch, len(places)), p.batch, variants.index(p.variant)),
@@ -221,10 +222,11 @@ def describe_rows(done: Exported) -> list[str]:
     return lines
 
 
-def _read_state(connection: sa.Connection, task: str) -> tuple[dict[str, str], dict[tuple[str, str], str]]:
+def _read_state(connection: sa.Connection, task: str) -> tuple[dict[str, str], *tuple[dict[tuple[str, str], str], ...]]:
     """Return what the store holds of a task, to tell later whether it changed: batches, in order, and partitions."""
     batches = {name: state.content for name, state in load_batches(connection, task).items()}
-    return batches, {key: state.data_version for key, state in load_partitions(connection, task).items()}
+    finished = {key: state.data_version for key, state in load_partitions(connection, task).items()}
+    return batches, finished, {key: state.data_version for key, state in load_fallbacks(connection, task).items()}
 
 
 def _write_rows(rows: pl.LazyFrame, form: Format, file: BinaryIO) -> None:

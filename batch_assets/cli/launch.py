@@ -10,7 +10,7 @@ import dagster as dg
 from dagster import DagsterInstance
 
 from batch_assets.components.project import Project
-from batch_assets.core.attempts import RetryMode
+from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, find_cause
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
@@ -31,6 +31,7 @@ from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_
 from batch_assets.runner.work import Progress, Tally
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import touch_batch
+from batch_assets.store.fallbacks import load_fallbacks
 
 Say = Callable[[str], None]
 POOL_POLL_S = 2.0
@@ -86,7 +87,10 @@ class Launcher:
         self._platform = replace(platform, observer=observe)
 
     def run(self, task: Task, source: Source, selection: Selection, retry: RetryMode) -> RunSummary:
-        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed."""
+        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed.
+
+        A fallback that can't be asked is told at the end: the results are made without it.
+        """
         started = time.monotonic()
         summary = RunSummary(task=task.name)
         sync_partitions(task, source, self._instance)
@@ -99,7 +103,11 @@ class Launcher:
         for model in task.models.values():
             mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
             self._ask(task, model, mine, retry, summary)
-        self._fall_back(task, source, selection, plan, summary)
+        try:
+            self._fall_back(task, source, selection, plan, retry, summary)
+        except BatchAssetsError:  # what the models before it have answered doesn't wait for it
+            self._follow(task, source, selection, plan, needs, summary)
+            raise
         self._follow(task, source, selection, plan, needs, summary)
         summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
         summary.partitions_done = len(plan.done)
@@ -130,23 +138,37 @@ class Launcher:
             summary.tally.add(self._tally)
             summary.requests_sent += self._tally.sent
 
-    def _fall_back(self, task: Task, source: Source, selection: Selection, plan: Plan, summary: RunSummary) -> None:
+    def _fall_back(
+        self, task: Task, source: Source, selection: Selection, plan: Plan, retry: RetryMode, summary: RunSummary
+    ) -> None:
         """Ask the fallback model for what is quarantined, now that the engines before it have closed."""
         if task.fallback is None:
             return
         if plan.needs:
             plan = make_plan(task, source, self._platform, self._instance, selection=selection)
-        if not plan.fallbacks:
+        partitions = sorted({*plan.fallbacks, *self._find_retried(task, plan, retry)})
+        if not partitions:
             return
         self._say(f"asking {task.fallback.model_id} for what {len(plan.fallbacks)} partitions have quarantined")
         self._wait_for_pool(task.fallback.pool)
         self._tally = Tally()
         try:
-            config = {"partitions": [str(p) for p in plan.fallbacks]}
+            config = {"partitions": [str(p) for p in partitions], "retry": retry.value}
             self._execute(job_name(task.name, FALLBACKS_JOB), config, summary)
         finally:
             summary.fallback.add(self._tally)
             summary.requests_sent += self._tally.sent
+
+    def _find_retried(self, task: Task, plan: Plan, retry: RetryMode) -> list[PartitionKey]:
+        """Return the finished partitions whose fallback has rows that are to be asked again."""
+        with self._platform.database.read() as connection:
+            made = load_fallbacks(connection, task.name)
+        done = {p: made[p.batch, p.variant].counts for p in plan.done if (p.batch, p.variant) in made}
+        return [
+            p
+            for p, counts in done.items()
+            if p.variant in task.fallbacks and any(counts.get(s) for s in Status if retry.selects(s))
+        ]
 
     def _wait_for_pool(self, pool: str) -> None:
         """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""

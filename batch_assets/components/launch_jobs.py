@@ -57,6 +57,7 @@ class FallbacksConfig(dg.Config):
     """Finished output partitions, `<batch>|<variant>`, whose quarantined records the fallback model is to be asked."""
 
     partitions: list[str] = Field(description="Finished output partitions, <batch>|<prompt_ver>--<model_id>.")
+    retry: str = Field("none", description="Ask again what the fallback was asked before: none, errors, failed or all.")
 
 
 class ResultsConfig(dg.Config):
@@ -157,7 +158,10 @@ def _build_fallbacks_job(task: Task, model: ModelEntry) -> dg.JobDefinition:
     def fallbacks_op(context: dg.OpExecutionContext, config: FallbacksConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         partitions = [parse_partition_key(p) for p in config.partitions]
-        stamps = fall_back(task, platform, partitions, run_id=context.run.run_id, log=context.log.info)
+        stamps = fall_back(
+            task, platform, partitions,
+            run_id=context.run.run_id, retry=parse_retry(config.retry), log=context.log.info,
+        )  # fmt: skip
         with outlast_lost_store(context, platform):
             yield from report(task, context, stamps)
         yield dg.Output(None)

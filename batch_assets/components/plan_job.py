@@ -169,14 +169,20 @@ class _Planning:
         for model_id in self._task.models:
             mine = [n for n in needs if self._task.variants[n.partition.variant].model.model_id == model_id]
             job = job_name(self._task.name, OUTPUTS_JOB, model_id)
-            rest_until = find_rest_until(self._instance, job, self._task)
-            if mine and rest_until and now() < rest_until:
-                self._log(f"{job}: its last runs failed; {len(mine)} partitions wait until {rest_until:%H:%M:%S} UTC")
-            elif mine:
+            if mine and not self._rests(job, len(mine)):
                 yield job, {"partitions": [str(n.partition) for n in mine], "retry": self._retry.value}
-        if choice.fallbacks and not needs:
-            fallbacks = choice.fallbacks[: self._config.max_partitions or None]
-            yield job_name(self._task.name, FALLBACKS_JOB), {"partitions": [str(p) for p in fallbacks]}
+        job = job_name(self._task.name, FALLBACKS_JOB)
+        fallbacks = choice.fallbacks[: self._config.max_partitions or None]
+        if fallbacks and not needs and not self._rests(job, len(fallbacks)):
+            yield job, {"partitions": [str(p) for p in fallbacks]}
+
+    def _rests(self, job: str, partitions: int) -> bool:
+        """Say whether a job is left alone since its last runs failed, and tell of it."""
+        rest_until = find_rest_until(self._instance, job, self._task)
+        if rest_until is None or now() >= rest_until:
+            return False
+        self._log(f"{job}: its last runs failed; {partitions} partitions wait until {rest_until:%H:%M:%S} UTC")
+        return True
 
     def _choose(self) -> tuple[Plan, Choice]:
         plan = make_plan(

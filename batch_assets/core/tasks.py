@@ -96,6 +96,10 @@ class Task:
         size = self.qa_sample_size
         if type(size) is not int or size < 0:  # YAML may say anything
             raise ConfigError(f"task {self.name}: qa_sample_size: {size!r}: a number of records, 0 for none")
+        if self.fallback is not None and set(self.models) == {self.fallback.model_id}:
+            raise ConfigError(
+                f"task {self.name}: fallback: {self.fallback.model_id} is the task's only model: name another one"
+            )
 
     @cached_property
     def variants(self) -> dict[str, Variant]:

@@ -47,7 +47,7 @@ class EarlyStop:
 
     Records that cost no request are not counted: empty ones, those that can't be rendered, those that took another's
     answer. Stopping saves nothing there, they are as bad in the next run, and one strange batch would stop all others;
-    the check error_share judges them, batch by batch.
+    the check error_share judges them, batch by batch. Nor are those of a fallback: they are picked for being bad.
     """
 
     def __init__(self) -> None:
@@ -88,6 +88,8 @@ def _is_spread(recent: Collection[bool], limits: Thresholds) -> bool:
 
 def _judge(counts: _Asked) -> TooManyErrors | None:
     limits, errors = counts.work.task.thresholds, counts.kinds.total()
+    if counts.work.fallback_for is not None:
+        return None
     if not limits.stop_early or counts.settled < limits.min_records:
         return None
     low, _ = wilson_interval(errors, counts.asked, Z)

@@ -193,9 +193,8 @@ def _step(work: PartitionWork) -> Step:
 
 
 def _is_lost(row: Result, lost: set[tuple[str, str, str]]) -> bool:
-    """Say whether a row is of a partition that another run has taken over; a fallback's, of any of its batch."""
-    place = row.key.task, row.batch, variant_key(row.key.prompt_ver, row.key.model_id)
-    return place in lost or (row.is_fallback and any((task, batch) == place[:2] for task, batch, _ in lost))
+    """Say whether a row was made for a partition that another run has taken over."""
+    return (row.key.task, row.batch, row.owner or variant_key(row.key.prompt_ver, row.key.model_id)) in lost
 
 
 def _refuse(lost: set[tuple[str, str, str]]) -> None:

@@ -2,7 +2,7 @@
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 from jinja2 import TemplateError
@@ -78,17 +78,29 @@ class Preparer:
         prepared = Prepared()
         with self._database.read() as connection:
             known = self._look_up(connection, work, records, prepared)
-            outdated = [k.state for k in known if k.state and _is_outdated(work, k.state)]
-            past = load_attempts(connection, [s.attempt_id for s in outdated if s.attempt_id])
-            candidates = [c for k in known if (c := self._sort(work, k, past, prepared)) is not None]
+            outdated = {k.record.item_id: k.state for k in known if k.state and _is_outdated(work, k.state)}
+            past = load_attempts(connection, [s.attempt_id for s in outdated.values() if s.attempt_id])
+            refused = [i for i, s in outdated.items() if s.status is Status.INVALID and s.attempts > 1]
+            steps = load_history(connection, work.key, refused)
+            candidates = [c for k in known if (c := self._sort(work, k, past, steps, prepared)) is not None]
             history = load_history(connection, work.key, [c.record.item_id for c in candidates])
-            # Asked anew means without earlier runs' answers; in one run, equal requests are still asked once.
-            run_id = self._run_id if self._retry is RetryMode.ALL else None
-            answers = find_answers(connection, [c.request.request_key for c in candidates], run_id)
+            answers = self._find_answers(connection, [c.request.request_key for c in candidates])
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
             self._settle(partition, candidate, own, answers.get(candidate.request.request_key), prepared)
         return prepared
+
+    def find_step_answers(self, asks: Sequence[Ask]) -> dict[str, tuple[Verdict, str]]:
+        """Return the accepted answers that there are to asks' present requests, with their attempts, by request key."""
+        with self._database.read() as connection:
+            past = self._find_answers(connection, [a.request.request_key for a in asks])
+        works = {a.request.request_key: a.partition.work for a in asks}
+        judged = {key: (judge(attempt, works[key]), attempt.attempt_id) for key, attempt in past.items()}
+        return {key: found for key, found in judged.items() if found[0].status is Status.OK}
+
+    def _find_answers(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, PastAttempt]:
+        """Return earlier answers. Asked anew means without earlier runs' ones; in one run, equals are asked once."""
+        return find_answers(connection, keys, self._run_id if self._retry is RetryMode.ALL else None)
 
     def _look_up(
         self, connection: sa.Connection, work: PartitionWork, records: Sequence[Record], prepared: Prepared
@@ -108,7 +120,12 @@ class Preparer:
         return known
 
     def _sort(
-        self, work: PartitionWork, known: _Known, past: Mapping[str, PastAttempt], prepared: Prepared
+        self,
+        work: PartitionWork,
+        known: _Known,
+        past: Mapping[str, PastAttempt],
+        steps: Mapping[str, Sequence[PastAttempt]],
+        prepared: Prepared,
     ) -> _Candidate | None:
         """Return what is to be asked; else the row stands, or is judged again where the rules have changed.
 
@@ -121,7 +138,7 @@ class Preparer:
         if _is_outdated(work, state):
             if (state.error_kind is ErrorKind.EMPTY_INPUT) != bool(_find_blank(work, known.record)):
                 return self._render(work, known, prepared, is_retry=False)  # required_fields changed
-            result = self._judge_again(work, known.record.item_id, state, past)
+            result = self._judge_again(work, known.record.item_id, state, past, steps.get(known.record.item_id, ()))
             if result is None:
                 return self._render(work, known, prepared, is_retry=False)
             is_asked = is_asked and self._retry.selects(result.status, result.error_kind)
@@ -232,15 +249,31 @@ class Preparer:
         )
 
     def _judge_again(
-        self, work: PartitionWork, item_id: str, state: RowState, past: Mapping[str, PastAttempt]
+        self,
+        work: PartitionWork,
+        item_id: str,
+        state: RowState,
+        past: Mapping[str, PastAttempt],
+        steps: Sequence[PastAttempt],
     ) -> Result | None:
         """Judge a row's stored completion under the present rules; an error without one stands.
 
-        None where the completion of an answer is gone: that must not pass as judged.
+        Where it is refused, that of another step of the ladder may be accepted now: the first such is taken. None where
+        the completion of an answer is gone: that must not pass as judged.
         """
         attempt = past.get(state.attempt_id or "")
         if attempt is not None and attempt.completion is not None:
             verdict = accept(attempt.completion, work.task)
+            for other in steps if verdict.status is not Status.OK else ():
+                if other.base_key != state.request_key or other.completion is None:
+                    continue
+                found = accept(other.completion, work.task)
+                if found.status is Status.OK:
+                    verdict = found
+                    state = replace(
+                        state, attempt_id=other.attempt_id, ladder_step=other.ladder_step, reused_from=None
+                    )  # fmt: skip
+                    break
         elif state.status is Status.ERROR:
             verdict = Verdict(status=state.status, error_kind=state.error_kind, error=state.error)
         else:
@@ -306,6 +339,7 @@ class Preparer:
             attempt_id=attempt_id,
             ladder_step=ladder_step,
             is_fallback=work.fallback_for is not None,
+            owner=work.owner.key,
             reused_from=reused_from,
             run_id=self._run_id,
             updated_at=at or now(),

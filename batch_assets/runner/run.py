@@ -81,10 +81,14 @@ class Runner:
         self._budget = RetryBudget()
         self._queue = AskQueue(self._budget, self._rng)
         self._live: dict[Ask, asyncio.Task[None]] = {}
+        self._climbing: list[Ask] = []
+        """Asks at a step of the ladder that somebody may have answered before."""
         self._claimed: list[Ask] = []
         """Asks whose claims are being written."""
         self._arrived: asyncio.Queue[Arrival] = asyncio.Queue()
         self._open: list[OpenPartition] = []
+        self._held: PartitionWork | None = None
+        """The next, while one with the same rows is open: what two models quarantine, their fallback is asked once."""
         self._passed_over: list[PartitionOutcome] = []
         self._share = ShareClock()
         self._breaker = Breaker(options.outage_s, options.probe_s)
@@ -100,9 +104,11 @@ class Runner:
         heartbeat = asyncio.create_task(self._renew_leases())
         try:
             while True:
+                await self._look_up_steps()
                 is_exhausted = await self._refill(source)
                 reason = self._early_stop.find_reason() if self._queue else None  # with nothing left to ask, finish
-                self._breaker.check(len(self._queue) + len(self._live) if is_exhausted else None)
+                is_end = is_exhausted and self._held is None
+                self._breaker.check(len(self._queue) + len(self._live) if is_end else None)
                 free = 0 if reason else self._breaker.free(self._options.max_in_flight, len(self._live))
                 asks = self._queue.choose(free, list(self._live), is_last=is_exhausted, is_probe=self._breaker.is_open)
                 if asks and not self._is_open:
@@ -113,7 +119,7 @@ class Runner:
                 self._observe()
                 if reason:
                     raise reason
-                if is_exhausted and not (self._live or self._queue or not self._ledger.is_clean):
+                if is_end and not (self._live or self._queue or not self._ledger.is_clean):
                     break
                 if heartbeat.done():
                     heartbeat.result()
@@ -151,7 +157,10 @@ class Runner:
         return self._queue.ready < wanted and self._queue.delayed < max(MOST_DELAYED, 4 * window)
 
     async def _refill(self, source: Iterator[PartitionWork]) -> bool:
-        """Read and sort records until there is something to send or to commit; say whether all partitions are read."""
+        """Read and sort records until there is something to send or to commit; say whether nothing is left to read now.
+
+        That is at the end of all partitions, or where the next waits for one under way.
+        """
         chunks = 0
         while self._can_read and self._ledger.rows < self._options.group_rows:
             partition = next((p for p in self._open if not p.is_read), None) or await self._open_next(source)
@@ -163,6 +172,7 @@ class Runner:
                 continue
             prepared = await self._ledger.call(lambda p=partition, r=records: self._preparer.prepare(p, r))
             self._take_in(partition, prepared)
+            await self._look_up_steps()
             chunks += 1
             free = self._options.max_in_flight - len(self._live)
             if self._queue.ready >= free or (chunks >= READ_AHEAD_CHUNKS and (self._live or self._queue.ready)):
@@ -170,7 +180,10 @@ class Runner:
         return False
 
     async def _open_next(self, source: Iterator[PartitionWork]) -> OpenPartition | None:
-        for work in source:
+        while (work := self._held or next(source, None)) is not None:
+            self._held = work if any(p.work.shares_rows(work) for p in self._open) else None
+            if self._held is not None:
+                return None
             try:
                 await self._ledger.start(work)
             except PartitionLeased as e:
@@ -188,11 +201,30 @@ class Runner:
         for result in prepared.results:
             self._add_result(partition, result)
         for ask in prepared.asks:
-            answered = self._ledger.recall(ask.request.request_key)
-            if answered is None:
-                self._queue.add(ask)
+            if ask.request.step:
+                self._climbing.append(ask)
             else:
-                self._share_answer(ask, *answered)
+                self._add_ask(ask)
+
+    def _add_ask(self, ask: Ask) -> None:
+        """Queue an ask, unless this run had the answer a moment ago."""
+        answered = self._ledger.recall(ask.request.request_key)
+        if answered is None:
+            self._queue.add(ask)
+        else:
+            self._share_answer(ask, *answered)
+
+    async def _look_up_steps(self) -> None:
+        """Give steps of the ladder that have an accepted answer, whoever's, that one; queue the others."""
+        climbing, self._climbing = self._climbing, []
+        if not climbing:
+            return
+        found = await self._ledger.call(lambda: self._preparer.find_step_answers(climbing))
+        for ask in climbing:
+            if ask.request.request_key in found:
+                self._share_answer(ask, *found[ask.request.request_key])
+            else:
+                self._add_ask(ask)
 
     async def _commit(self, asks: Sequence[Ask]) -> None:
         """Write ends, rows and the claims of `asks` in one transaction; then send `asks`."""
@@ -284,7 +316,7 @@ class Runner:
             return False
         self._queue.settle(ask, is_shared=False)
         ask.climb(refused, following)
-        self._queue.add(ask)
+        self._climbing.append(ask)
         return True
 
     def _handle_failure(self, ask: Ask, failure: RequestFailed, engine_s: float) -> None:

@@ -40,13 +40,16 @@ class PartitionWork:
         """Whose partition is worked on: it has the lease, and its name stands on what is finished."""
         return self.fallback_for or self.variant
 
+    def shares_rows(self, other: "PartitionWork") -> bool:
+        """Say whether two works write the same rows, as the fallbacks of two variants do."""
+        return self.key == other.key and self.batch == other.batch
+
     @property
     def fallback_key(self) -> FallbackKey | None:
         """Which rows are the fallback's; None where this is the variant's own work."""
         if self.fallback_for is None:
             return None
-        own, spec = key_of(self.task, self.fallback_for), self.spec.request_spec
-        return FallbackKey(own=own, other=self.key, request_spec=spec, batch=self.batch)
+        return make_fallback_key(self.task, self.fallback_for, self.variant, self.spec, self.batch)
 
     def __str__(self) -> str:
         return f"{self.batch}|{self.owner.key}"
@@ -55,6 +58,17 @@ class PartitionWork:
 def key_of(task: Task, variant: Variant) -> VariantKey:
     """Return which rows are a variant's."""
     return VariantKey(task=task.name, prompt_ver=variant.prompt.prompt_ver, model_id=variant.model.model_id)
+
+
+def make_fallback_key(task: Task, own: Variant, other: Variant, spec: VariantSpec, batch: str) -> FallbackKey:
+    """Return which rows are those of the fallback `other`, of identity `spec`, for what `own` has quarantined."""
+    return FallbackKey(
+        own=key_of(task, own),
+        other=key_of(task, other),
+        request_spec=spec.request_spec,
+        accept_spec=spec.accept_spec,
+        batch=batch,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -108,6 +122,7 @@ class Ask:
     refused: tuple[Refused, ...] = ()
     refused_attempt_id: str = ""
     failed: int = 0
+    """Failed attempts at the present request in this run."""
     charged: int = 0
     """Of the failed attempts, those that the record has to answer for."""
     climbed: int = 0
@@ -127,10 +142,12 @@ class Ask:
         return not self.failed and not self.climbed
 
     def climb(self, refused: Refused, following: Request) -> None:
-        """Go on to the next step, since this one's answer was refused."""
+        """Go on to the next step, since this one's answer was refused. It is another request, with tries of its own."""
         self.refused = (*self.refused, refused)
         self.refused_attempt_id = self.attempt_id
         self.request = following
+        self.attempts_before += self.failed
+        self.failed = self.charged = 0
         self.climbed += 1
 
 

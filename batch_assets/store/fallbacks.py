@@ -40,11 +40,12 @@ class FallbackState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackKey:
-    """Whose quarantined records of which batch, and of whom they are asked, under which identity."""
+    """Whose quarantined records of which batch, and of whom they are asked, under which identity and rules."""
 
     own: VariantKey
     other: VariantKey
     request_spec: str
+    accept_spec: str
     batch: str
 
 
@@ -71,7 +72,8 @@ def load_quarantined(connection: sa.Connection, key: VariantKey, batch: str) -> 
 def select_answers(key: FallbackKey) -> sa.Select[Any]:
     """Return the query of the fallback's rows for a partition's quarantined records, in item_id's order.
 
-    Only rows of the same record and of the fallback's present identity count. One row per record at most.
+    Only rows of the same record, of the fallback's present identity and judged by the present rules count. One row per
+    record at most.
     """
     quarantined, answers = results.alias("quarantined"), results
     q = quarantined.c
@@ -80,10 +82,11 @@ def select_answers(key: FallbackKey) -> sa.Select[Any]:
         answers.c.item_id == q.item_id, answers.c.input_hash == q.input_hash, q.status != Status.OK, *own,
         q.is_fallback.is_(False), q.batch == key.batch,
     )  # fmt: skip
+    specs = (answers.c.request_spec == key.request_spec, answers.c.accept_spec == key.accept_spec)
     return (
         sa.select(answers)
         .join_from(answers, quarantined, same)
-        .where(*of_variant(answers, key.other), answers.c.request_spec == key.request_spec)
+        .where(*of_variant(answers, key.other), *specs)
         .order_by(answers.c.item_id)
     )
 

@@ -116,6 +116,8 @@ class Result:
     run_id: str
     ladder_step: int = 0
     is_fallback: bool = False
+    owner: str = ""
+    """Not stored: the key of the variant whose partition is worked on, of a fallback another one; empty: the row's."""
     updated_at: dt.datetime
 
 

@@ -195,3 +195,87 @@ def test_an_answer_that_the_rules_refuse_later_is_judged_again_without_a_step(
 def test_the_early_stop_counts_a_record_that_climbs_once(database: Database, tmp_path: Path) -> None:
     (outcome,) = run_works(database, LadderEngine(default=BAD), make_one(tmp_path, 60))
     assert (outcome.tally.invalid, outcome.tally.sent) == (60, 180)
+
+
+class StepEngine(ScriptedEngine):
+    """Refuses to answer well below a step, whatever the record."""
+
+    def __init__(self, good_from: int) -> None:
+        super().__init__(latency_s=0.005)
+        self.good_from = good_from
+        self.steps: list[int] = []
+
+    async def complete(self, request: Any) -> Any:
+        """Answer by the request's step."""
+        self.steps.append(request.step)
+        await super().complete(request)
+        return make_completion(GOOD if request.step >= self.good_from else BAD)
+
+
+def test_an_answer_at_a_step_is_taken_by_equal_steps_of_other_batches_and_runs(
+    database: Database, tmp_path: Path
+) -> None:
+    task = make_task(tmp_path, ladder=Ladder(steps=2))
+    run_works(database, StepEngine(2), make_work(task, "b1", make_records({"1": "same"})))
+    engine = StepEngine(2)
+    (outcome,) = run_works(database, engine, make_work(task, "b2", make_records({"2": "same"})))
+    assert engine.steps == [0, 1]  # an answer that was refused is nobody's
+    assert (outcome.tally.sent, outcome.tally.reused, outcome.tally.ok) == (2, 1, 1)
+    row = load_rows(database)["2"]
+    assert (row["status"], row["ladder_step"], row["attempts"]) == ("ok", 2, 2)
+    assert row["reused_from"] == load_rows(database)["1"]["attempt_id"]
+
+
+@pytest.mark.parametrize("group_rows", [1, 256])
+def test_an_answer_at_a_step_is_taken_by_equal_steps_of_the_same_run(
+    database: Database, tmp_path: Path, group_rows: int
+) -> None:
+    task = make_task(tmp_path, ladder=Ladder(steps=1))
+    records = make_records(dict.fromkeys(make_ids(5), "same"))
+    engine = StepEngine(1)
+    run_works(database, engine, make_work(task, "b1", records), group_rows=group_rows)
+    assert sorted(engine.steps) == [0, 0, 0, 0, 0, 1]
+    assert set(load_statuses(database).values()) == {"ok"}
+
+
+def test_asked_anew_means_that_no_earlier_run_answers_at_a_step(database: Database, tmp_path: Path) -> None:
+    work = make_one(tmp_path)
+    run_works(database, StepEngine(1), work)
+    engine = StepEngine(1)
+    run_works(database, engine, work, retry=RetryMode.ALL)
+    assert engine.steps == [0, 1]
+
+
+def test_a_run_that_goes_on_at_a_step_takes_the_answer_that_another_record_got_there(
+    database: Database, tmp_path: Path
+) -> None:
+    task = make_task(tmp_path, ladder=Ladder(steps=1))
+    first = make_work(task, "b1", make_records({"1": "same"}))
+    with pytest.raises(EngineDead):
+        run_works(database, LadderEngine({"same": [BAD, EngineDead("gone")]}), first)
+    run_works(database, StepEngine(1), make_work(task, "b2", make_records({"2": "same"})))
+    engine = StepEngine(1)
+    run_works(database, engine, first)
+    assert engine.steps == []
+    assert load_rows(database)["1"]["ladder_step"] == 1
+
+
+def test_failures_at_one_step_take_no_try_from_the_next(database: Database, tmp_path: Path) -> None:
+    engine = LadderEngine({"text of r0000": [pass_later(), pass_later(), BAD, pass_later(), pass_later(), GOOD]})
+    run_works(database, engine, make_one(tmp_path, max_attempts=3))
+    row = load_rows(database)["r0000"]
+    assert (row["status"], row["ladder_step"], row["attempts"]) == ("ok", 1, 6)
+    assert [t["attempt"] for t in load_tries(database)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_answer_below_the_last_step_that_the_rules_accept_now_costs_no_request(
+    database: Database, tmp_path: Path
+) -> None:
+    run_works(database, LadderEngine({"text of r0000": [GOOD, BAD]}), make_one(tmp_path, rules=[refuse_a]))
+    assert load_statuses(database) == {"r0000": "invalid/schema"}
+    engine = LadderEngine()
+    (outcome,) = run_works(database, engine, make_one(tmp_path), retry=RetryMode.FAILED)
+    assert (engine.asked, outcome.tally.rejudged) == ([], 1)
+    row = load_rows(database)["r0000"]
+    assert (row["status"], row["ladder_step"]) == ("ok", 0)
+    assert row["attempt_id"] == load_tries(database)[0]["attempt_id"]

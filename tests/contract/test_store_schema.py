@@ -17,7 +17,8 @@ from factories import run_at_once
 
 from batch_assets.core.errors import ConfigError, StoreError
 from batch_assets.store.database import VERSION_TABLE, Database, describe_url, now, open_database, parse_url
-from batch_assets.store.tables import leases, metadata, partitions
+from batch_assets.store.results import VariantKey, load_history, own_rows
+from batch_assets.store.tables import leases, metadata, partitions, results
 
 
 def test_the_migrations_make_exactly_the_tables_of_the_metadata(database: Database) -> None:
@@ -75,6 +76,28 @@ def test_a_store_of_an_earlier_version_is_taken_over_with_its_rows(empty_store_u
     with opened.read() as connection:
         assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
     assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, VERSION_TABLE])
+    opened.close()
+
+
+def test_attempts_and_rows_of_before_the_ladder_are_first_steps_and_own_rows(empty_store_url: str) -> None:
+    make_old_store(empty_store_url, revision="0002")
+    engine = sa.create_engine(parse_url(empty_store_url))
+    old = sa.MetaData()
+    old.reflect(engine, only=["llm_attempts", "llm_batch_results"])
+    who = {"task": "t", "item_id": "1", "prompt_ver": "v1", "model_id": "m1", "batch": "b1", "run_id": "r"}
+    attempt = {"request_key": "k" * 24, "attempt": 1, "is_alone": False, "parameters": {}, "started_at": now()}
+    specs = dict.fromkeys(("input_hash", "request_spec", "accept_spec"), "h" * 24)
+    row = {"status": "ok", "payload": {"label": "a"}, "attempts": 1, "updated_at": now(), **specs}
+    with engine.begin() as connection:
+        connection.execute(sa.insert(old.tables["llm_attempts"]).values(attempt_id="a1", **who, **attempt))
+        connection.execute(sa.insert(old.tables["llm_batch_results"]).values(**who, **row))
+    engine.dispose()
+    opened = open_database(empty_store_url)
+    key = VariantKey(task="t", prompt_ver="v1", model_id="m1")
+    with opened.read() as connection:
+        (past,) = load_history(connection, key, ["1"])["1"]
+        assert connection.scalars(sa.select(results.c.item_id).where(*own_rows(key))).all() == ["1"]
+    assert (past.base_key, past.request_key, past.ladder_step) == ("k" * 24, "k" * 24, 0)
     opened.close()
 
 

@@ -7,13 +7,15 @@ import dagster as dg
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from factories import BAD, ScriptedEngine, make_ids
+from factories import BAD, ScriptedEngine, make_ids, pass_later
 from temp_project import RESULTS, TempProject, find_materialized
 
 from batch_assets.assets.llm_outputs import LLM_OUTPUTS
 from batch_assets.cli.main import cli
+from batch_assets.core.attempts import RetryMode
+from batch_assets.core.errors import EngineDead
 from batch_assets.launches import FALLBACKS_JOB, OUTPUTS_JOB, job_name
-from batch_assets.planner import FALLBACK_OUTPUTS, VALIDATED_RESULTS, asset_key
+from batch_assets.planner import FALLBACK_OUTPUTS, VALIDATED_RESULTS, Selection, asset_key
 from batch_assets.resources import open_instance
 from batch_assets.settings import load_settings
 
@@ -166,3 +168,67 @@ def test_a_fallback_that_models_yaml_does_not_have_is_refused_by_name(project: T
 def test_the_sensor_is_on_since_the_task_names_the_fallback(project: TempProject) -> None:
     sensors = {s.name: s.default_status for s in project.load().definitions.get_repository_def().sensor_defs}
     assert sensors[FOLLOWS] is dg.DefaultSensorStatus.RUNNING
+
+
+def test_run_makes_the_results_though_the_fallback_is_down_and_tells_of_it(project: TempProject) -> None:
+    project.use(ScriptedEngine({"text of r0001": BAD}), big=ScriptedEngine(default=EngineDead("big is down")))
+    for _ in range(2):
+        with pytest.raises(EngineDead, match="big is down"):
+            project.run()
+        assert load_frame(project).height == load_frame(project, "v2--m1").height == 3
+        assert [str(p) for p in project.plan().fallbacks] == [P, "b1|v2--m1"]
+    project.use(ScriptedEngine(), big=ScriptedEngine())
+    project.run()
+    assert load_frame(project).height == 4
+
+
+def test_a_strict_export_waits_for_the_fallback_and_another_tells_of_it(project: TempProject, tmp_path: Path) -> None:
+    project.instance = open_instance(load_settings())
+    project.use(ScriptedEngine({"text of r0001": BAD}), big=ScriptedEngine(default=EngineDead("big is down")))
+    with pytest.raises(EngineDead):
+        project.run()
+    command = ["export", "t", "--output", str(tmp_path / "t.csv")]
+    done = CliRunner().invoke(cli, [*command, "--strict"])
+    assert done.exit_code == 1
+    assert "2 of 2 partitions are out of date" in done.stderr
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0
+    assert "2 of 2 partitions are out of date" in done.stderr
+
+
+def test_materialize_selected_runs_through_where_the_variant_is_the_fallbacks_own(project: TempProject) -> None:
+    task = project.folder / "task.py"
+    task.write_text(task.read_text().replace('models=["m1"]', 'models=["m1", "big"]'))
+    project.materialize(["source_records"], partition="b1")
+    project.materialize(["variant_specs"], partition="v1--big")
+    done = project.materialize([LLM_OUTPUTS, FALLBACK_OUTPUTS, *RESULTS], partition="b1|v1--big")
+    assert done.success
+    made = [name for name, _ in find_materialized(done)]
+    assert made == [LLM_OUTPUTS, FALLBACK_OUTPUTS, *RESULTS]
+    assert project.plan(selection=Selection.of(variant="v1--big")).is_empty
+
+
+def test_retrying_what_failed_asks_the_fallback_again_too(project: TempProject) -> None:
+    bad = {"text of r0001": BAD, "text of r0002": BAD}
+    project.use(ScriptedEngine(bad), big=ScriptedEngine({"text of r0001": pass_later(), "text of r0002": BAD}))
+    project.run(variant="v1--m1")
+    assert load_frame(project).height == 2
+    big = ScriptedEngine()
+    project.use(ScriptedEngine(bad), big=big)
+    project.run(variant="v1--m1", retry=RetryMode.ERRORS)
+    assert big.asked == ["text of r0001"]
+    project.run(variant="v1--m1", retry=RetryMode.FAILED)
+    assert big.asked == ["text of r0001", "text of r0002"]
+    assert load_frame(project).height == 4
+    assert project.plan(selection=Selection.of(variant="v1--m1")).is_empty
+
+
+def test_the_planners_job_lets_a_fallback_rest_that_has_just_failed(project: TempProject) -> None:
+    project.launch_plan(variants=["v1--m1"])
+    project.work_off()
+    project.use(ScriptedEngine(), big=ScriptedEngine(default=EngineDead("big is down")))
+    project.launch_plan(variants=["v1--m1"])
+    (done,) = project.work_off()
+    assert not done.success
+    project.launch_plan(variants=["v1--m1"])
+    assert project.queue() == []

@@ -131,6 +131,8 @@ def test_a_field_of_a_task_in_python_is_refused_by_its_name(tmp_path: Path, wron
         ("models: [m1]\n  qa_sample_size: many", "qa_sample_size"),
         ("models: []", "task t: models"),
         ("models: [m1, m1]", "task t: models: m1 comes twice"),
+        ("models: [m1]\n  fallback: m9", "task t: models: ['m9']"),
+        ("models: [m1]\n  fallback: m1", "task t: fallback: m1"),
         ("models: [m1]\n  unknown: 1", "unknown"),
     ],
 )
