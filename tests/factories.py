@@ -511,7 +511,7 @@ class Stage:
         """
         engine = engine or ScriptedEngine()
         platform = self._look_again()
-        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
+        self.use(engine)
         sync_partitions(task, self.source, self.instance)
         plan = self.plan(task, selection=Selection.of(**selection), retry=retry)
         self._report(task, specify(task, platform, plan.unspecified))
@@ -521,12 +521,16 @@ class Stage:
         stamps = produce(task, platform, partitions, [], run_id=run_id, retry=retry, total=0, log=lambda _line: None)
         self._report(task, stamps)
         if fallback is not None:
-            self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: fallback)
+            self.use(fallback)
             wanted = self.plan(task, selection=Selection.of(**selection)).fallbacks
             self._report(task, fall_back(task, platform, wanted, run_id=run_id, log=lambda _line: None))
         after = self.plan(task, selection=Selection.of(**selection))
         self._report(task, follow(task, platform, after.outdated, [], [], run_id=run_id))
         return engine
+
+    def use(self, engine: ScriptedEngine) -> None:
+        """Ask this engine from now on."""
+        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda _entry, _cache: engine)
 
     def report(self, task: Task, asset: str, partition: str, data_version: str) -> None:
         """Tell Dagster of a materialization, as a stamp of a task's asset does."""

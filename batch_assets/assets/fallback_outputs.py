@@ -27,7 +27,7 @@ from batch_assets.planner import (
 )
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
-from batch_assets.store.fallbacks import load_quarantined
+from batch_assets.store.fallbacks import load_fallback_figures, load_quarantined
 
 
 def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition:
@@ -121,7 +121,7 @@ def fall_back(
     )  # fmt: skip
     for outcome in outcomes if works else ():
         if outcome.leased_by is None:
-            yield _stamp(outcome)
+            yield _stamp(platform, task.fallback, outcome)
         elif str(outcome.work) in own:
             leased.append(outcome.leased_by)
     if refused:
@@ -151,10 +151,12 @@ def _count_quarantined(platform: Platform, works: Sequence[PartitionWork]) -> in
         return sum(len(load_quarantined(connection, key.own, batch)) for key, batch in keys if key)
 
 
-def _stamp(outcome: PartitionOutcome) -> Stamp:
-    state, tally = outcome.fallback, outcome.tally
-    if state is None:
+def _stamp(platform: Platform, model: ModelEntry, outcome: PartitionOutcome) -> Stamp:
+    state, tally, key = outcome.fallback, outcome.tally, outcome.work.fallback_key
+    if state is None or key is None:
         raise BatchAssetsError(f"the fallback of {outcome.work} was not finished")
+    with platform.database.read() as connection:
+        cost = load_fallback_figures(connection, key)
     return Stamp(
         asset=FALLBACK_OUTPUTS,
         partition=str(outcome.work),
@@ -165,5 +167,11 @@ def _stamp(outcome: PartitionOutcome) -> Stamp:
             "records": sum(state.counts.values()),
             "sent": tally.sent,
             **{status.value: state.counts.get(status, 0) for status in Status},
+            "attempts": cost.attempts,
+            "unknown_usage": cost.unknown_usage,
+            "prompt_tokens": cost.prompt_tokens,
+            "completion_tokens": cost.completion_tokens,
+            "seconds": round(cost.engine_s, 3),
+            "cost": round(cost.engine_s / 3600 * model.price_per_gpu_hour, 6),
         },
     )

@@ -13,7 +13,7 @@ from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
 from batch_assets.store.results import VariantKey, of_variant, own_rows
-from batch_assets.store.tables import fallbacks, results
+from batch_assets.store.tables import attempts, fallbacks, results
 
 UNASKABLE = (ErrorKind.EMPTY_INPUT, ErrorKind.RENDER)
 """Why a record is quarantined that no model can be asked about."""
@@ -88,6 +88,39 @@ def select_answers(key: FallbackKey) -> sa.Select[Any]:
         .join_from(answers, quarantined, same)
         .where(*of_variant(answers, key.other), *specs)
         .order_by(answers.c.item_id)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackFigures:
+    """What a partition's fallback cost: all attempts at its rows' present requests. Unknown usage is counted apart."""
+
+    attempts: int
+    unknown_usage: int
+    prompt_tokens: int
+    completion_tokens: int
+    engine_s: float
+
+
+def load_fallback_figures(connection: sa.Connection, key: FallbackKey) -> FallbackFigures:
+    """Return what the fallback's answers to a partition's quarantined records have cost, failed attempts too."""
+    rows, a = select_answers(key).order_by(None).subquery(), attempts.c
+    same = sa.and_(*of_variant(attempts, key.other), a.item_id == rows.c.item_id, a.base_key == rows.c.request_key)
+    found = connection.execute(
+        sa.select(
+            sa.func.count().label("attempts"),
+            sa.func.count().filter(a.ended_at.is_not(None), a.prompt_tokens.is_(None)).label("unknown"),
+            sa.func.sum(a.prompt_tokens).label("prompt"),
+            sa.func.sum(a.completion_tokens).label("completion"),
+            sa.func.sum(a.engine_s).label("engine_s"),
+        ).select_from(rows.join(attempts, same))
+    ).one()
+    return FallbackFigures(
+        attempts=found.attempts,
+        unknown_usage=found.unknown,
+        prompt_tokens=found.prompt or 0,
+        completion_tokens=found.completion or 0,
+        engine_s=found.engine_s or 0.0,
     )
 
 

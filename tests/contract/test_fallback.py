@@ -14,6 +14,7 @@ from factories import (
     load_rows,
     load_statuses,
     load_tries,
+    make_completion,
     make_ids,
     make_model,
     pass_later,
@@ -22,6 +23,7 @@ from factories import (
 
 from batch_assets.assets.fallback_outputs import fall_back
 from batch_assets.core.attempts import Ladder, RetryMode
+from batch_assets.core.completions import Usage
 from batch_assets.core.errors import EngineDead, NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey
@@ -219,3 +221,15 @@ def test_outputs_that_are_not_up_to_date_are_refused(stage: Stage) -> None:
     task = make_fallback_task(stage)
     with pytest.raises(NotReadyError, match="llm_outputs is not up to date"):
         list(fall_back(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None))
+
+
+def test_what_the_fallback_cost_is_told_with_its_partition(stage: Stage) -> None:
+    task = make_fallback_task(stage, ladder=Ladder(steps=1, feeds_back=False))
+    stage.run(task, spoil("r0001", "r0002"))
+    big = ScriptedEngine({"text of r0001": [BAD, make_completion(usage=Usage())]})
+    stage.use(big)
+    (stamp,) = fall_back(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None)
+    assert {k: stamp.metadata[k] for k in ("records", "sent", "ok", "attempts", "unknown_usage")} == {
+        "records": 2, "sent": 3, "ok": 2, "attempts": 3, "unknown_usage": 1
+    }  # fmt: skip
+    assert (stamp.metadata["prompt_tokens"], stamp.metadata["completion_tokens"]) == (20, 10)
