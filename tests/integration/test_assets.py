@@ -74,7 +74,7 @@ def read_frame(project: TempProject, batch: str = "b1", variant: str = "v1--m1")
 def stray(item_id: str = "stray", **fields: Any) -> sa.Insert:
     """Return the insertion of a row without a record."""
     row = make_result(item_id, key=VariantKey(task="t", prompt_ver="v1", model_id="m1"), run_id="somebody", **fields)
-    values = {name: getattr(row, name) for name in row.__slots__ if name != "key"}
+    values = {name: getattr(row, name) for name in row.__slots__ if name in results.c}
     return sa.insert(results).values(task="t", prompt_ver="v1", model_id="m1", **values)
 
 
