@@ -26,8 +26,8 @@ def place(tmp_path: Path) -> Workplace:
 
 
 @pytest.fixture
-def server(place: Workplace) -> Iterator[Server]:
-    server = start_server(place.root, latency_s=0.15)
+def server(place: Workplace, request: pytest.FixtureRequest) -> Iterator[Server]:
+    server = start_server(place.root, latency_s=getattr(request, "param", 0.15))
     place.copy_defs(COUNTING_MODEL.format(port=server.port, window=WINDOW))
     yield server
     server.stop()
@@ -197,6 +197,7 @@ def test_a_run_that_is_told_to_stop_keeps_what_arrived_and_gives_back_the_rest(
     assert_complete(place, server, kills=1)
 
 
+@pytest.mark.parametrize("server", [0.6], indirect=True, ids=["slow"])  # else all may be done when the lock is had
 def test_a_second_ctrl_c_ends_a_run_at_once_that_hangs_in_the_store(place: Workplace, server: Server) -> None:
     process = place.start("run", "ticket_triage")
     wait_until(lambda: server.count() > 60 or process.poll() is not None, 60, "some requests")
