@@ -4,12 +4,15 @@ Dagster cuts a selection with holes into a run per contiguous range. They are of
 materializes counts for it; those that still wait in the queue at its end are ended as done.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 from dagster import DagsterEvent, DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 
-from batch_assets.assets.events import BACKFILL_TAG
+from batch_assets.assets.events import BACKFILL_TAG, Stamp, emit
+from batch_assets.core.tasks import Task
+from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG, RANGE_END_TAG = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
@@ -78,3 +81,25 @@ class Siblings:
         bounds = dg.PartitionKeyRange(tags[RANGE_START_TAG], tags[RANGE_END_TAG])
         with dg.partition_loading_context(dynamic_partitions_store=self._instance):
             return [str(k) for k in self._definition.get_partition_keys_in_range(bounds)]
+
+
+def make_for_backfill(
+    context: dg.AssetExecutionContext,
+    task: Task,
+    make: Callable[[Sequence[PartitionKey], Sequence[PartitionKey]], Iterator[Stamp]],
+) -> Iterator[Any]:
+    """Yield the events of what `make` makes of the run's own output partitions and of those that it takes over."""
+    siblings = Siblings(context, output_partitions(task.name))
+    own = [str(k) for k in context.partition_keys]
+    theirs = [k for k in siblings.list_partitions() if k not in own]
+    if theirs:
+        context.log.info(f"takes over {len(theirs)} partitions of other runs of this backfill: one engine start")
+    made: set[str] = set()
+
+    def note_made() -> Iterator[Stamp]:
+        for stamp in make([parse_partition_key(k) for k in own], [parse_partition_key(k) for k in theirs]):
+            made.add(stamp.partition)
+            yield stamp
+
+    yield from emit(context, task, note_made())
+    siblings.end(made)

@@ -8,15 +8,15 @@ from typing import Any
 
 import dagster as dg
 
-from batch_assets.assets.backfills import Siblings
-from batch_assets.assets.events import Stamp, emit
+from batch_assets.assets.backfills import make_for_backfill
+from batch_assets.assets.events import Stamp
 from batch_assets.assets.llm_outputs import OutputsConfig, ask, watch
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionLeased
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
-from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
+from batch_assets.partitions import PartitionKey, output_partitions
 from batch_assets.planner import (
     FALLBACK_OUTPUTS,
     LLM_OUTPUTS,
@@ -54,23 +54,14 @@ def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition
     def fallback_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         with outlast_lost_store(context, platform):
-            siblings = Siblings(context, output_partitions(task.name))
-            own = [str(k) for k in context.partition_keys]
-            theirs = [k for k in siblings.list_partitions() if k not in own]
-            stamps = fall_back(
-                task, platform, [parse_partition_key(k) for k in own],
-                run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info,
-                taken_over=[parse_partition_key(k) for k in theirs],
-            )  # fmt: skip
-            made: set[str] = set()
 
-            def note_made() -> Iterator[Stamp]:
-                for stamp in stamps:
-                    made.add(stamp.partition)
-                    yield stamp
+            def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[Stamp]:
+                return fall_back(
+                    task, platform, own,
+                    run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info, taken_over=theirs,
+                )  # fmt: skip
 
-            yield from emit(context, task, note_made())
-            siblings.end(made)
+            yield from make_for_backfill(context, task, make)
 
     return fallback_outputs
 

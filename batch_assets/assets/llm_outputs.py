@@ -5,8 +5,8 @@ from typing import Any
 
 import dagster as dg
 
-from batch_assets.assets.backfills import Siblings
-from batch_assets.assets.events import Finding, Stamp, emit
+from batch_assets.assets.backfills import make_for_backfill
+from batch_assets.assets.events import Finding, Stamp
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
@@ -19,7 +19,6 @@ from batch_assets.partitions import (
     VARIANT,
     PartitionKey,
     output_partitions,
-    parse_partition_key,
     to_single_dimension,
 )
 from batch_assets.planner import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key, build_work
@@ -88,26 +87,15 @@ def build_llm_outputs(
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         with outlast_lost_store(context, platform):
-            siblings = Siblings(context, output_partitions(task.name))
-            own = [str(k) for k in context.partition_keys]
-            theirs = [k for k in siblings.list_partitions() if k not in own]
-            if theirs:
-                more = f"{len(theirs)} partitions of other runs of this backfill"
-                context.log.info(f"takes over {more}: one engine start")
-            stamps = produce(
-                task, platform, [parse_partition_key(k) for k in own], checks,
-                run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
-                taken_over=[parse_partition_key(k) for k in theirs],
-            )  # fmt: skip
-            made: set[str] = set()
 
-            def note_made() -> Iterator[Stamp]:
-                for stamp in stamps:
-                    made.add(stamp.partition)
-                    yield stamp
+            def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[Stamp]:
+                return produce(
+                    task, platform, own, checks,
+                    run_id=context.run.run_id, retry=config.retry_mode(), total=0, log=context.log.info,
+                    taken_over=theirs,
+                )  # fmt: skip
 
-            yield from emit(context, task, note_made())
-            siblings.end(made)
+            yield from make_for_backfill(context, task, make)
 
     return llm_outputs
 
