@@ -1,5 +1,6 @@
 """Claims without an end: who is a suspect, who is quarantined, and who was only near when the engine died."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ from factories import (
 )
 
 from batch_assets.core.attempts import RetryMode
+from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead
+from batch_assets.core.requests import Request
 from batch_assets.store.database import Database
 
 DEATH = EngineDead("the engine is gone", took_requests_down=True)
@@ -230,11 +233,25 @@ def test_connections_that_are_lost_for_too_long_stop_the_run(database: Database,
     assert load_rows(database) == {}
 
 
+class SickFor(ScriptedEngine):
+    """Answers with 503 so many times, whatever it is asked; then it is well."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def complete(self, request: Request) -> Completion:
+        completion = await super().complete(request)
+        if len(self.asked) <= self.failures:
+            raise pass_later("server_error")
+        return completion
+
+
 def test_a_sick_server_costs_no_record_its_attempts(database: Database, tmp_path: Path) -> None:
-    # Each fails six times with 503, twice as often as an attempt's limit; the spell passes, and all are answered.
-    script = {f"text of {i}": [pass_later("server_error")] * 6 + [GOOD] for i in make_ids(60)}
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(60)))
-    run_works(database, ScriptedEngine(script), work, max_in_flight=60)
+    # One failure each in the first window, and by chance three or more for many of them while it is probed.
+    engine = SickFor(100)
+    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(make_ids(40))), max_in_flight=40)
+    assert max(Counter(engine.asked[:100]).values()) >= 3  # as many as an attempt's limit
     assert set(load_statuses(database).values()) == {"ok"}
 
 
