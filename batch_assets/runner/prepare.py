@@ -16,9 +16,9 @@ from batch_assets.core.attempts import (
     Status,
 )
 from batch_assets.core.identity import request_key
-from batch_assets.core.ladder import Refused, climb
 from batch_assets.core.records import Record, input_hash, is_blank
 from batch_assets.core.requests import Request
+from batch_assets.runner.standing import Standing, find_deaths, judge, stand
 from batch_assets.runner.work import Ask, OpenPartition, PartitionWork, Tally
 from batch_assets.store.database import Database, now
 from batch_assets.store.results import (
@@ -31,9 +31,6 @@ from batch_assets.store.results import (
     load_history,
     load_states,
 )
-
-PERMANENT = frozenset({ErrorKind.CONTEXT_LENGTH, ErrorKind.BAD_REQUEST, ErrorKind.KILLS_ENGINE})
-"""Failures that the same request meets again: an earlier one stands, as an earlier answer does."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,13 +183,13 @@ class Preparer:
         """
         work, key = partition.work, candidate.request.request_key
         own = [a for a in history if a.base_key == key]
-        standing = _Standing(request=candidate.request) if candidate.is_retry else _stand(work, candidate.request, own)
+        standing = Standing(request=candidate.request) if candidate.is_retry else stand(work, candidate.request, own)
         result = self._find_result(work, candidate, standing, answer, len(own))
         if result is not None:
             prepared.tally.reused += 1
             prepared.results.append(result)
             return
-        deaths = _find_deaths(own)
+        deaths = find_deaths(own)
         if not candidate.is_retry and sum(a.is_alone for a in deaths) >= QUARANTINE_DEATHS_ALONE:
             words = f"the engine died {len(deaths)} times with this record in flight, the last times with it alone"
             prepared.results.append(
@@ -220,7 +217,7 @@ class Preparer:
         self,
         work: PartitionWork,
         candidate: _Candidate,
-        standing: "_Standing",
+        standing: Standing,
         answer: PastAttempt | None,
         attempts: int,
     ) -> Result | None:
@@ -356,56 +353,3 @@ def _find_blank(work: PartitionWork, record: Record) -> Sequence[str]:
     fields = work.variant.prompt.fields
     missing = [f for f in work.task.required_fields if f in fields and is_blank(record, [f])]
     return missing or (fields if is_blank(record, fields) else ())
-
-
-def judge(past: PastAttempt, work: PartitionWork) -> Verdict:
-    """Return the verdict on a stored attempt: its completion judged by the present rules, or its permanent failure."""
-    if past.completion is not None:
-        return accept(past.completion, work.task)
-    return Verdict(status=Status.ERROR, error_kind=past.error_kind, error=past.error)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Standing:
-    """How far up the ladder a record's own earlier attempts have come.
-
-    `request` is what is to be asked next; with a `verdict` nothing is: it is that of attempt `last`.
-    """
-
-    request: Request
-    refused: tuple[Refused, ...] = ()
-    last: PastAttempt | None = None
-    verdict: Verdict | None = None
-
-
-def _stand(work: PartitionWork, base: Request, own: Sequence[PastAttempt]) -> _Standing:
-    """Go up the ladder by the record's own earlier answers, judged by the present rules."""
-    request: Request | None = base
-    refused: tuple[Refused, ...] = ()
-    last: PastAttempt | None = None
-    verdict: Verdict | None = None
-    while request is not None:
-        attempt = _find_ended(own, request)
-        if attempt is None:
-            return _Standing(request=request, refused=refused, last=last)
-        if attempt.completion is None and refused:
-            break  # a step that failed for good: the refusal before it stands
-        last, verdict = attempt, judge(attempt, work)
-        if attempt.completion is None or verdict.status is Status.OK:
-            return _Standing(request=request, refused=refused, last=last, verdict=verdict)
-        refused = (*refused, Refused(request=request, completion=attempt.completion, verdict=verdict))
-        request = climb(work.task.ladder, base, refused, work.spec)
-    return _Standing(request=base, refused=refused, last=last, verdict=verdict)
-
-
-def _find_ended(own: Sequence[PastAttempt], request: Request) -> PastAttempt | None:
-    """Return a record's last attempt at a request that ended in an answer or a permanent failure."""
-    mine = (a for a in own if a.request_key == request.request_key and a.is_ended)
-    ended = [a for a in mine if a.completion is not None or a.error_kind in PERMANENT]
-    return ended[-1] if ended else None
-
-
-def _find_deaths(own: Sequence[PastAttempt]) -> list[PastAttempt]:
-    """Return a record's claims without an end, oldest first. Those before an answer don't count: it came through."""
-    answered = max((n for n, a in enumerate(own) if a.completion is not None), default=-1)
-    return [a for a in own[answered + 1 :] if not a.is_ended]
