@@ -431,6 +431,7 @@ def test_text_that_is_not_utf8_costs_its_row_and_no_other(tmp_path: Path) -> Non
         (1, "text: not UTF-8 text, in the row with the id 'a'"),
         (4, "item_id: the id is not UTF-8 text"),
     ]
+    assert batch.cleaned == [(3, "note: not UTF-8 text: its other bytes made question marks")]
 
 
 def test_values_and_ids_obey_the_rules_of_files(source_url: str) -> None:
@@ -567,10 +568,13 @@ def test_a_column_called_source_line_gives_way(source_url: str) -> None:
         ({"key": "source_line"}, "key: a column, other than 'source_line'"),
         ({"cursor": ""}, "cursor: it is empty"),
         ({"max_records": 0}, "max_records: 1 to 100000"),
+        ({"max_records": True}, "max_records: 1 to 100000"),
+        ({"max_records": 2.5}, "max_records: 1 to 100000"),
+        ({"max_age_s": True}, "max_age_s: seconds, 0 or more"),
         ({"max_age_s": -1}, "max_age_s: seconds, 0 or more"),
         ({"max_age_s": float("nan")}, "max_age_s: seconds, 0 or more"),
         ({"lookback": float("inf")}, "lookback: 0 or more"),
-        ({"max_value_bytes": 0}, "max_value_bytes 0: it is 1 or more"),
+        ({"max_value_bytes": 0}, "max_value_bytes 0: it is a whole number, 1 or more"),
         ({"url": "nonsense"}, "url: not a SQLAlchemy URL"),
     ],
 )
@@ -587,11 +591,24 @@ def test_what_cannot_work_is_refused_at_once(fields: dict[str, Any], words: str)
         "postgresql+psycopg2://u:hunter2@h/d",
         "postgresql://h/d?password=hunter2",
         "mysql://h/d?passwd=hunter2",
+        "trino://u@h/d?access_token=hunter2",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Du%3BPWD%3Dhunter2",
     ],
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match="no password here: name a variable by url_env") as error:
         SqlSource(url=url, table="tickets", cursor="version")
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["timeout=hunter2", "check_same_thread=hunter2"])
+def test_an_option_that_no_driver_takes_is_refused_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "x.db").touch()
+    monkeypatch.setenv("TICKETS_URL", f"sqlite:///{tmp_path / 'x.db'}?{option}")
+    with pytest.raises(ConfigError, match="^the database in TICKETS_URL: an option in the URL") as error:
+        SqlSource(url_env="TICKETS_URL", table="tickets", cursor="version").columns()
     assert "hunter2" not in str(error.value)
 
 
