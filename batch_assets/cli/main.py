@@ -31,7 +31,7 @@ from batch_assets.cli.show import (
     print_summary,
     summary_document,
 )
-from batch_assets.cli.terminal import ProgressView, quiet
+from batch_assets.cli.terminal import ProgressView, make_visible, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
@@ -294,10 +294,10 @@ def main() -> None:
         e.show()
         sys.exit(WRONG_USE)
     except (ConfigError, SourceError) as e:
-        click.echo(f"error: {e}", err=True)
+        click.echo(make_visible(f"error: {e}"), err=True)
         sys.exit(WRONG_USE)
     except BatchAssetsError as e:
-        click.echo(f"stopped: {e}\n{GOES_ON}", err=True)
+        click.echo(make_visible(f"stopped: {e}\n{GOES_ON}"), err=True)
         sys.exit(STOPPED)
     except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
         click.echo(f"stopped by a signal\n{GOES_ON}", err=True)

@@ -15,6 +15,12 @@ from batch_assets.runner.progress import Pace, tell_duration, tell_pause, tell_p
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
+_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+
+
+def make_visible(text: str) -> str:
+    """Return a text whose control characters are written out: a terminal would obey them."""
+    return text.translate(_VISIBLE)
 
 
 @contextmanager
@@ -71,7 +77,7 @@ class ProgressView:
 
     def say(self, words: str) -> None:
         """Print a line above the bar."""
-        self._console.print(words, highlight=False)
+        self._console.print(make_visible(words), highlight=False, markup=False)
 
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
