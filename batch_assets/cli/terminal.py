@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from batch_assets.core.errors import ConfigError
 from batch_assets.runner.progress import Pace, tell_duration, tell_pause, tell_progress
 from batch_assets.runner.work import Progress
 
@@ -27,9 +28,13 @@ def make_visible(text: str) -> str:
 def quiet(log_path: Path) -> Generator[Console, None, None]:
     """Send the process's output to a log file; yield a console that still reaches the terminal.
 
-    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++.
+    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++. ConfigError where the
+    log's folder can't be made.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"BATCH_ASSETS_HOME: {log_path.parent}: the folder can't be made: {e.strerror}") from e
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from factories import write_prompt
 
 from batch_assets.cli.main import cli
+from batch_assets.cli.terminal import quiet
 from batch_assets.components.project import load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import load_models
@@ -196,6 +197,12 @@ def test_a_variable_of_the_environment_is_refused_by_its_name(
     monkeypatch.setenv(variable, wrong)
     with pytest.raises(ConfigError, match=f"^{variable}: "):
         open_database(load_settings().store_url)
+
+
+def test_a_home_that_can_be_no_folder_is_refused_by_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="^BATCH_ASSETS_HOME: .*logs: the folder can't be made"):
+        quiet(tmp_path / "file" / "logs" / "run.log").__enter__()
 
 
 @pytest.mark.parametrize(
