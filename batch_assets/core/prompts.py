@@ -21,6 +21,8 @@ _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*\r?\n(.*)\Z", re.DOTAL
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 # Jinja's own names (`range`, `dict`, `lipsum`, …) would hide a field that is called the same from `input_hash`.
 _ENVIRONMENT.globals.clear()
+# A record must be asked the same in each run: what it was answered before would else be another request's.
+del _ENVIRONMENT.filters["random"]
 
 
 @dataclass(frozen=True, slots=True)

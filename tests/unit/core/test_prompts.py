@@ -146,6 +146,7 @@ def test_a_wrong_head_is_an_error_that_names_file_and_field(write: Write, head: 
         ("{{ text", "not a valid template"),
         ("{% if text %}", "not a valid template"),
         ("{{ text|nonsense }}", "not a valid template"),
+        ("{{ [text, 'x']|random }}", "not a valid template: No filter named 'random'"),
         ("{{ text }}{% nonsense %}", "not a valid template"),
         ("{{ text }}{% include 'v2.md' %}", "another template"),
         ("{% extends 'v2.md' %}{{ text }}", "another template"),
