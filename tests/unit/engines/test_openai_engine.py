@@ -705,7 +705,7 @@ def test_the_key_is_in_no_error_though_the_server_repeats_it(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("status", [200, 301, 400, 403, 429, 500])
-@pytest.mark.parametrize("kind", ["text/html", "application/json", KEY])
+@pytest.mark.parametrize("kind", ["text/html", "application/json", KEY, f"text/{KEY}"])
 def test_nor_where_it_repeats_all_headers_in_a_page(monkeypatch: pytest.MonkeyPatch, status: int, kind: str) -> None:
     monkeypatch.setenv("SOME_KEY", KEY)
 
