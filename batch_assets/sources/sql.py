@@ -4,6 +4,7 @@ import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -205,7 +206,7 @@ class SqlSource:
         if not is_cursor(cursor) or (isinstance(cursor, str) and (has_surrogate(cursor) or "\0" in cursor)):
             raise SourceError(
                 f"{table.place}: cursor {self.cursor!r}: a number, a time or text is wanted, found "
-                f"{type(cursor).__name__} in the row {key!r}"
+                f"{cursor if isinstance(cursor, float | Decimal) else type(cursor).__name__} in the row {key!r}"
             )
         item_id = self._name_id(key)
         if item_id.startswith(_MARK):

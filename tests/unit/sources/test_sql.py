@@ -214,6 +214,13 @@ def test_a_column_that_cannot_be_null_is_not_counted(source_url: str) -> None:
     assert source_url and make_sql_source(source_url).count_unseen() == {"version": 0}
 
 
+def test_an_infinite_cursor_behind_which_no_row_would_be_seen_is_refused(source_url: str) -> None:
+    columns = sa.Column("item_id", sa.Text), sa.Column("version", sa.Float)
+    make_table(source_url, [("a", 1.0), ("b", float("inf"))], *columns)
+    with pytest.raises(SourceError, match="cursor 'version': a number, a time or text is wanted, found inf in the row"):
+        ids(make_sql_source(source_url))
+
+
 def test_a_cursor_of_bytes_is_refused(source_url: str) -> None:
     make_table(source_url, [("a", b"1")], sa.Column("item_id", sa.Text), sa.Column("version", sa.LargeBinary))
     with pytest.raises(SourceError, match="cursor 'version': a number, a time or text is wanted"):
