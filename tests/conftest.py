@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import settings
 from sqlalchemy.engine import URL, make_url
 
 from batch_assets.store.database import Database, open_database
@@ -18,6 +19,9 @@ from batch_assets.store.tables import metadata
 
 PG_URL = "BATCH_ASSETS_TEST_PG_URL"
 _numbers = itertools.count(1)
+
+settings.register_profile("ours", deadline=None)  # a machine under load breaks no law
+settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session")

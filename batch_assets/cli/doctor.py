@@ -20,6 +20,7 @@ from batch_assets.cli.probes.machine import probe_machine
 from batch_assets.cli.probes.models import probe_models, read_api_key
 from batch_assets.cli.probes.store import open_for_reading, probe_store
 from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
+from batch_assets.cli.terminal import make_visible
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry, load_models
 from batch_assets.settings import Settings, load_settings
@@ -102,7 +103,7 @@ def print_findings(console: Console, found: Sequence[Finding]) -> None:
     width = max((len(f.about) for f in found), default=0)
     for f in found:
         level = Text(f"{f.level.value:<6}", _STYLES[f.level])
-        console.print(level + Text(f"{f.about:<{width}}  {f.says}"), soft_wrap=True)
+        console.print(level + Text(make_visible(f"{f.about:<{width}}  {f.says}")), soft_wrap=True)
         if f.mend:
             console.print(Text(f"{'':<6}{'':<{width}}  → {f.mend}", "cyan"), soft_wrap=True)
     counts = {level: sum(f.level is level for f in found) for level in Level}

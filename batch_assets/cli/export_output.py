@@ -42,6 +42,12 @@ def choose_output(output: str | None, task: str, batches: Sequence[str], variant
         return output
     parts = [task, *(p.replace("*", "") for p in (*batches, *variants))]
     path = Path(output or f"{'--'.join(parts)}.{form.value}")
+    try:
+        path.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as e:  # a name that is too long, a folder that may not be looked into
+        raise ConfigError(f"--output {path}: {e.strerror}") from e
     if path.is_dir():
         raise ConfigError(f"--output {path}: a folder; name a file in it")
     if path.exists() and not path.is_file():

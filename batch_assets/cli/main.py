@@ -31,9 +31,10 @@ from batch_assets.cli.show import (
     print_summary,
     summary_document,
 )
-from batch_assets.cli.terminal import ProgressView, quiet
+from batch_assets.cli.terminal import ProgressView, make_visible, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
+from batch_assets.core.completions import make_storable
 from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
@@ -198,7 +199,8 @@ def show(task: str, item_id: str, as_json: bool) -> None:
     with open_session() as session:
         name = session.find_task(task)[0].name
         with session.platform.database.read() as connection:
-            found = load_record(connection, name, item_id)
+            # What a shell hands over that is not UTF-8 is no text to a database, and no record's id.
+            found = load_record(connection, name, make_storable(item_id))
     if not found["results"] and not found["attempts"]:
         raise ConfigError(f"task {name} has no result and no attempt for a record {item_id!r}")
     if as_json:
@@ -294,10 +296,10 @@ def main() -> None:
         e.show()
         sys.exit(WRONG_USE)
     except (ConfigError, SourceError) as e:
-        click.echo(f"error: {e}", err=True)
+        click.echo(make_visible(f"error: {e}"), err=True)
         sys.exit(WRONG_USE)
     except BatchAssetsError as e:
-        click.echo(f"stopped: {e}\n{GOES_ON}", err=True)
+        click.echo(make_visible(f"stopped: {e}\n{GOES_ON}"), err=True)
         sys.exit(STOPPED)
     except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
         click.echo(f"stopped by a signal\n{GOES_ON}", err=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
+from batch_assets.cli.terminal import make_visible
 from batch_assets.planner import Plan
 from batch_assets.store.failures import Failing
 from batch_assets.store.overview import VariantStatus
@@ -62,14 +63,10 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
     for found, words in ((plan.set_aside, "lines would be set aside"), (plan.cleaned, "values would be cleaned")):
         for batch, lines in found.items():
             shown = "; ".join(f"line {number}: {why}" for number, why in lines[:SHOWN_LINES])
-            console.print(f"{batch}: {len(lines)} {words}: {shown}", highlight=False, markup=False)
+            _print_text(console, f"{batch}: {len(lines)} {words}: {shown}")
     for f in held:
         why = f.error or "killed, or it killed its process"
-        console.print(
-            f"{f.partition}: failed {f.failures} times ({f.step}), and is launched no more: {why}",
-            highlight=False,
-            markup=False,
-        )
+        _print_text(console, f"{f.partition}: failed {f.failures} times ({f.step}), and is launched no more: {why}")
     if plan.is_empty:
         console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
         return
@@ -107,9 +104,9 @@ def print_summary(
     for need in summary.passed_over:
         console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
     if summary.held_back:
-        console.print(f"results held back: {summary.held_back}", highlight=False, markup=False)
+        _print_text(console, f"results held back: {summary.held_back}")
     for check in summary.failed_checks:
-        console.print(f"check failed ({check.severity}): {_check_line(check)}", highlight=False)
+        _print_text(console, f"check failed ({check.severity}): {_check_line(check)}")
     console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
     if hints:
         console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False, soft_wrap=True)
@@ -206,11 +203,12 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print all rows and attempts of one record."""
     for line in [*_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
-        console.print(line.translate(_VISIBLE), highlight=False, markup=False, soft_wrap=True)
+        _print_text(console, line, soft_wrap=True)
 
 
-_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
-"""An answer's control characters, which a terminal would obey."""
+def _print_text(console: Console, text: str, *, soft_wrap: bool = False) -> None:
+    """Print what records, answers or servers may have a part in: no markup, no commands for the terminal."""
+    console.print(make_visible(text), highlight=False, markup=False, soft_wrap=soft_wrap)
 
 
 def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -11,19 +11,30 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from batch_assets.core.errors import ConfigError
 from batch_assets.runner.progress import Pace, tell_duration, tell_pause, tell_progress
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
+_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
+
+
+def make_visible(text: str) -> str:
+    """Return a text whose control characters are written out: a terminal would obey them."""
+    return text.translate(_VISIBLE)
 
 
 @contextmanager
 def quiet(log_path: Path) -> Generator[Console, None, None]:
     """Send the process's output to a log file; yield a console that still reaches the terminal.
 
-    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++.
+    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++. ConfigError where the
+    log's folder can't be made.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise ConfigError(f"BATCH_ASSETS_HOME: {log_path.parent}: the folder can't be made: {e.strerror}") from e
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)
@@ -71,7 +82,7 @@ class ProgressView:
 
     def say(self, words: str) -> None:
         """Print a line above the bar."""
-        self._console.print(words, highlight=False)
+        self._console.print(make_visible(words), highlight=False, markup=False)
 
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""

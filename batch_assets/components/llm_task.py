@@ -94,6 +94,11 @@ class LlmTask(dg.Component, dg.Resolvable):
         unknown = [m for m in named if m not in entries]
         if unknown or not self.models:
             raise ConfigError(f"task {self.name}: models: {unknown or 'none'}; models.yaml has {', '.join(entries)}")
+        used = {field for prompt in prompts.values() for field in prompt.fields}
+        lost = sorted({*self.required_fields} - used)
+        if isinstance(self.required_fields, str) or lost:
+            words = f"{', '.join(lost)}: no prompt uses it" if lost else "a list of fields is wanted"
+            raise ConfigError(f"task {self.name}: required_fields: {words}; they use {', '.join(sorted(used))}")
         models = {m: entries[m] for m in self.models}
         if len(models) != len(self.models):
             doubled = sorted({m for m in self.models if list(self.models).count(m) > 1})

@@ -7,16 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
+from dagster.components.resolved.errors import ResolutionException
+from dagster_shared.check import CheckError
 from pydantic import ValidationError
 
 from batch_assets.components.llm_task import LlmTask
 from batch_assets.components.plan_job import build_plan_job
 from batch_assets.core.errors import ConfigError, find_cause, tell_problems, unwrap
 from batch_assets.core.tasks import Task
+from batch_assets.core.yaml_text import check_yaml
 from batch_assets.resources import PLATFORM, build_platform_resource
 from batch_assets.sensors.alerts import build_alerts_sensor
 from batch_assets.settings import Settings
 from batch_assets.sources.base import Source
+
+_REFUSALS = (
+    (ValidationError, TypeError),
+    (ValueError, dg.DagsterInvalidDefinitionError, ResolutionException, CheckError),
+)
+"""What says best what is wrong comes first: Dagster wraps pydantic's errors in its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +39,8 @@ class Project:
 def load_project(settings: Settings) -> Project:
     """Load the defs folder. ConfigError (or SourceError) says what is wrong in which file, without Dagster's trace."""
     tree = _load_tree(settings.defs)
+    for path in sorted(settings.defs.rglob("defs.yaml")):
+        check_yaml(path)
     try:
         definitions = tree.build_defs()
     except Exception as e:
@@ -51,14 +62,15 @@ def load_project(settings: Settings) -> Project:
 
 
 def _find_refusal(error: Exception, defs: Path) -> ConfigError | None:
-    """Return in our words what pydantic or a call has refused in a task's file; None for errors of other kinds."""
-    for found in unwrap(error):
-        if isinstance(found, ValidationError | TypeError):
-            words = tell_problems(found) if isinstance(found, ValidationError) else str(found)
-            frames = [f for f in traceback.extract_tb(found.__traceback__) if Path(f.filename).is_relative_to(defs)]
-            where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(defs)
-            return ConfigError(f"{where}: {words}")
-    return None
+    """Return in our words what pydantic, Dagster or a call has refused in a task's file; None for other errors."""
+    refusals = [e for kinds in _REFUSALS for e in unwrap(error) if isinstance(e, kinds)]
+    if not refusals:
+        return None
+    found = refusals[0]
+    words = tell_problems(found) if isinstance(found, ValidationError) else str(found)
+    frames = [f for f in traceback.extract_tb(found.__traceback__) if Path(f.filename).is_relative_to(defs)]
+    where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(defs)
+    return ConfigError(f"{where}: {words}")
 
 
 def _load_tree(folder: Path) -> dg.ComponentTree:

@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batch_assets.core.attempts import Ladder, RetryPolicy
+from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.tasks import Nightly, Rule, Thresholds
 from batch_assets.sources.base import Source, StreamSource
@@ -19,7 +20,7 @@ from batch_assets.sources.values import MAX_VALUE_BYTES
 M = TypeVar("M", bound=BaseModel)
 
 
-class FilesField(BaseModel):
+class FilesField(Entry):
     """`source:` of files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -32,7 +33,7 @@ class FilesField(BaseModel):
     max_value_bytes: int = MAX_VALUE_BYTES
 
 
-class TableField(BaseModel):
+class TableField(Entry):
     """`source:` of a SQL table or view."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

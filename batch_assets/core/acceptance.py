@@ -13,7 +13,7 @@ from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.completions import MAX_COMPLETION_CHARACTERS, Completion, keep
 from batch_assets.core.tasks import Task
 
-ACCEPTANCE_VERSION = 2
+ACCEPTANCE_VERSION = 3
 """Changes when an answer may get another verdict than before: every stored answer is then judged again."""
 
 ENDLESS_WHITESPACE_CHARACTERS = 100
@@ -21,10 +21,13 @@ ENDLESS_WHITESPACE_CHARACTERS = 100
 
 _WHITESPACE = " \t\r\n"
 _THINKING = "<think>", "</think>"
-_FENCE = re.compile(r"```\w*[ \t]*\r?\n(.*)\n[ \t]*```", re.DOTALL)
+_FENCE = re.compile(r"(`{3,})[ \t]*\w*[ \t]*\r?\n(.*)\n[ \t]*\1", re.DOTALL)
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _DIGITS_READ = 25
-_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+_BROKEN = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError),
+    StopIteration,  # of `next()` over what isn't there
+)
 """What a validator or a rule of a task raises when it meets an answer that its author didn't think of. An OSError is
 none of these: it says nothing about the answer, so it goes up."""
 
@@ -128,7 +131,7 @@ def _unwrap(text: str) -> str:
     if rest.startswith(opening) and closing in rest:
         rest = rest.partition(closing)[2].strip(_WHITESPACE)
     fenced = _FENCE.fullmatch(rest)
-    return fenced[1] if fenced else rest
+    return fenced[2] if fenced else rest
 
 
 def _check_json(text: str) -> Verdict | None:

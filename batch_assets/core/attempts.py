@@ -4,7 +4,9 @@ import random
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from batch_assets.core.entries import Entry
 
 SUSPECT_DEATHS = 2
 """Deaths (claims without an end) after which a record is sent last and alone."""
@@ -78,7 +80,7 @@ class ErrorKind(StrEnum):
     RULE = "rule"
 
 
-class RetryPolicy(BaseModel):
+class RetryPolicy(Entry):
     """How a passing failure is tried again: exponential backoff with jitter, bounded.
 
     The wait before attempt n + 1 is drawn evenly from half to all of `base_s * 2 ** (n - 1)`, at most `cap_s`
@@ -97,7 +99,7 @@ class RetryPolicy(BaseModel):
         return max(retry_after_s or 0.0, full / 2 + rng.random() * full / 2)
 
 
-class Ladder(BaseModel):
+class Ladder(Entry):
     """How an invalid answer is asked again of the same model.
 
     Step n is asked at `temperature + n * temperature_step`, with the seed raised by n. An answer that was cut off gets

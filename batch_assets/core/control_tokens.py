@@ -11,6 +11,9 @@ KNOWN: tuple[str, ...] = (
     "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[THINK]", "[/THINK]",
     "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
     "[gMASK]", "[sMASK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[PAD]", "[UNK]", "[MASK]",
+    "<seed:bos>", "<seed:eos>", "]~!b[", "]~b]", "[e~[", "<role>", "</role>", "<end_of_text>", "<end_of_utterance>",
+    "<longcat_system>", "<longcat_user>", "<longcat_assistant>", "<extra_id_0>", "<extra_id_1>", "<extra_id_2>",
+    "<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>", "<reserved_106>", "<reserved_107>", "<eoh>", "<eoa>",
     "[|system|]", "[|user|]", "[|assistant|]", "[|tool|]", "[|endofturn|]",
 )  # fmt: skip
 """Tokens of the usual families that can't be told by their form. Those that can, `<|im_end|>` and the like, are always

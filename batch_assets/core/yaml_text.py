@@ -1,6 +1,7 @@
 """YAML as people write it for us: `models.yaml` and the heads of prompt files. A key that comes twice is an error."""
 
 from collections.abc import Hashable
+from pathlib import Path
 from typing import cast
 
 import yaml
@@ -27,6 +28,15 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+
+
+def check_yaml(path: Path) -> None:
+    """Refuse a file of YAML documents that others will read, where it is none or a key comes twice: ConfigError."""
+    try:
+        for _ in yaml.load_all(path.read_text(encoding="utf-8-sig"), Loader=_Loader):
+            pass
+    except (yaml.YAMLError, ValueError, RecursionError) as e:
+        raise ConfigError(f"{path}: not YAML: {e}") from e
 
 
 def load_yaml(text: str, where: str) -> object:

@@ -7,9 +7,10 @@ import time
 from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from batch_assets.core.completions import Completion, Usage
+from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError, EngineDead, tell_problems
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
@@ -19,10 +20,10 @@ _CHARACTERS_PER_TOKEN = 4
 _HH_MM = "^([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
-class FakeArgs(BaseModel):
+class FakeArgs(Entry):
     """What `engine_args` may say to the fake."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     latency_s: Annotated[float, Field(ge=0)] = 0.0
     invalid_share: Share = 0.0

@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import json
 import os
+import re
 import time
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -82,7 +83,7 @@ class OpenAIEngine:
                 if response.status in _STOPS_THE_RUN:
                     problem = f"HTTP {response.status}: {_STOPS_THE_RUN[response.status]}"
                 elif response.status in _REDIRECTS:
-                    problem = _tell_redirect(response)
+                    problem = _hide(_tell_redirect(response), self._key)
                 elif response.status == 200:
                     self._longest_prompt = _find_limit(await _read_body(response), self._entry.weights)
         except (aiohttp.ClientError, TimeoutError) as e:
@@ -123,7 +124,7 @@ class OpenAIEngine:
         try:
             return json.loads(data)
         except (ValueError, RecursionError):
-            kind = response.content_type.replace(self._key, "***") if self._key else response.content_type
+            kind = _hide(response.content_type, self._key)
             words = f"the server's answer is not JSON; it calls itself {kind[:60]}"
             return RequestFailed(ErrorKind.BAD_RESPONSE, words, is_passing=True)
 
@@ -203,6 +204,11 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     return bytes(found)
 
 
+def _hide(text: str, secret: str) -> str:
+    """Return a text without the key, in whatever case: aiohttp writes a content type in lower case."""
+    return re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE) if secret else text
+
+
 def _tell_redirect(response: aiohttp.ClientResponse) -> str:
     """Say where a server sends us: host and path alone, as the rest may hold anything."""
     try:
@@ -225,7 +231,7 @@ def _translate_status(
     message, names = _read_error(data)
     if status in _REDIRECTS:
         message = _tell_redirect(response).partition(": ")[2]
-    message = message.replace(secret, "***") if secret else message
+    message = _hide(message, secret)
     words = f"HTTP {status}: {message}"[:300]
     if status in _REDIRECTS and not has_answered:
         return EngineDead(words)

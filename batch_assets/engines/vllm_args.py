@@ -17,6 +17,10 @@ def check_engine_args(entry: ModelEntry) -> None:
 
     Where vLLM is not installed, as on a machine that only serves the UI, nothing can be said and nothing is.
     """
+    if isinstance(entry.engine_args.get("hf_token"), str):  # the web UI and the store show an entry's arguments
+        raise ConfigError(
+            f"models.yaml: {entry.model_id}: engine_args: hf_token: no secret here: set the variable HF_TOKEN"
+        )
     known = known_engine_args()
     if entry.engine != "vllm" or known is None:
         return

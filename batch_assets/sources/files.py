@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar
@@ -15,7 +16,7 @@ from batch_assets.sources.csv_file import read_csv, read_csv_header
 from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
 from batch_assets.sources.text_file import UTF8, find_codec
-from batch_assets.sources.values import CONTROL_CHARACTERS, MAX_VALUE_BYTES, check_limit, clean_values
+from batch_assets.sources.values import CONTROL_CHARACTERS, MAX_VALUE_BYTES, check_limit, clean_values, is_amount
 
 _SHOWN = 5
 _LOOKED_AT = 5
@@ -47,8 +48,8 @@ class FileSource:
         """Refuse what no file can have."""
         if self.key == SOURCE_LINE:
             raise ConfigError(f"source {self.pattern!r}: key: {SOURCE_LINE!r} is the line that a record was found in")
-        if self.settle_s < 0:
-            raise ConfigError(f"source {self.pattern!r}: settle_s {self.settle_s}: a wait is not negative")
+        if not is_amount(self.settle_s):
+            raise ConfigError(f"source {self.pattern!r}: settle_s {self.settle_s!r}: seconds, 0 or more")
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
             raise ConfigError(f"source {self.pattern!r}: delimiter {self.delimiter!r}: it is one character, no quote")
         check_limit(self.max_value_bytes, f"source {self.pattern!r}")
@@ -68,7 +69,8 @@ class FileSource:
             batch = check_key(path.stem, f"{path}: the batch name")
             if batch in refs:
                 raise ConfigError(f"{path} and {refs[batch].locator} would both be batch {batch!r}: rename one")
-            refs[batch] = self._refer(batch, path)
+            with suppress(FileNotFoundError):  # gone since the folder was read
+                refs[batch] = self._refer(batch, path)
         return [refs[b] for b in sorted(refs)]
 
     def columns(self) -> tuple[str, ...] | None:
@@ -125,16 +127,21 @@ class FileSource:
         )
 
     def _paths(self) -> list[Path]:
-        pattern = Path(self.pattern).expanduser()
-        if pattern.is_absolute():
-            root, relative = Path(pattern.anchor), str(pattern.relative_to(pattern.anchor))
-        elif self.folder is not None:
-            root, relative = self.folder, self.pattern
-        else:
-            raise ConfigError(f"source {self.pattern!r}: a relative pattern needs the task's folder")
-        return sorted(
-            (p for p in root.glob(relative) if p.is_file() and not p.name.startswith(".")), key=lambda p: p.stem
-        )
+        try:
+            pattern = Path(self.pattern).expanduser()
+            if pattern.is_absolute():
+                root, relative = Path(pattern.anchor), str(pattern.relative_to(pattern.anchor))
+            elif self.folder is not None:
+                root, relative = self.folder, self.pattern
+            else:
+                raise ConfigError(f"source {self.pattern!r}: a relative pattern needs the task's folder")
+            return sorted(
+                (p for p in root.glob(relative) if p.is_file() and not p.name.startswith(".")), key=lambda p: p.stem
+            )
+        except OSError as e:
+            raise SourceError(f"source {self.pattern!r}: the files can't be listed: {e}") from e
+        except (ValueError, IndexError, RuntimeError) as e:  # empty, `.`, `**x`; a home folder that nobody has
+            raise ConfigError(f"source {self.pattern!r}: not a pattern of files, such as tickets/*.csv: {e}") from e
 
 
 def _kind(path: Path) -> str:
@@ -163,8 +170,7 @@ def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str])
     if key != ITEM_ID:
         if ITEM_ID in frame.columns:
             raise SourceError(f"{path}: line 1: the id is column {key!r}, so no other may be called {ITEM_ID!r}")
-        frame = frame.with_columns(pl.col(key).alias(ITEM_ID))
-        frame = frame if key in fields else frame.drop(key)
+        frame = frame.with_columns(frame[key].alias(ITEM_ID))
     blank = frame.filter(pl.col(ITEM_ID).is_null() | (pl.col(ITEM_ID).str.strip_chars() == ""))
     if blank.height:
         raise SourceError(f"{path}: {_lines(blank[SOURCE_LINE].to_list())}: {key}: the id is missing or blank")
@@ -181,8 +187,10 @@ def _check_ids(path: Path, frame: pl.DataFrame, key: str, fields: Sequence[str])
         lines = frame.filter(pl.col(ITEM_ID) == doubled[0])[SOURCE_LINE].to_list()
         more = f" (and {len(doubled) - 1} more ids)" if len(doubled) > 1 else ""
         raise SourceError(f"{path}: {_lines(lines)}: {key}: the id {doubled[0]!r} comes {len(lines)} times{more}")
-    rest = [c for c in frame.columns if c not in (ITEM_ID, SOURCE_LINE)]
-    return frame.select(ITEM_ID, SOURCE_LINE, *rest)
+    left_out = (ITEM_ID, SOURCE_LINE) if key in fields else (ITEM_ID, SOURCE_LINE, key)
+    rest = [c for c in frame.columns if c not in left_out]
+    # Series, not names: polars takes a name such as `*` or `^a$` for a pattern of names.
+    return pl.DataFrame([frame[c] for c in (ITEM_ID, SOURCE_LINE, *rest)])
 
 
 def _lines(lines: Sequence[int]) -> str:

@@ -13,15 +13,26 @@ from batch_assets.core.errors import SourceError
 from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 from batch_assets.sources.text_file import UTF8, open_text, read_text
 
+HEADER_LINES, HEADER_CHARACTERS = 1000, 1_000_000
+
 
 def read_jsonl_header(path: Path, encoding: str = UTF8) -> tuple[str, ...] | None:
-    """Return the keys of the first readable line, or None where there is none. Raises SourceError."""
+    """Return the keys that the first lines have, or None where there is no readable one. Raises SourceError.
+
+    Looks at HEADER_LINES objects or HEADER_CHARACTERS, whichever is first: an object may leave out what others have.
+    """
+    keys: dict[str, None] = {}
+    objects = characters = 0
     with open_text(path, encoding, newline="\n") as f:
         for line in f:
             found = _parse_line(line)
             if isinstance(found, dict):
-                return tuple(found)
-    return None
+                keys.update(dict.fromkeys(found))
+                objects += 1
+            characters += len(line)
+            if objects and (objects >= HEADER_LINES or characters >= HEADER_CHARACTERS):
+                break
+    return tuple(keys) if objects else None
 
 
 def read_jsonl(path: Path, fields: Sequence[str], *, key: str | None = None, encoding: str = UTF8) -> SourceBatch:

@@ -10,6 +10,8 @@ from batch_assets.sources.base import SOURCE_LINE, SourceBatch
 
 # Polars panics over some damaged files and nested types, and a panic is no `Exception`.
 _ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_COLUMN = "v"
+"""What a column is called while it is read: polars takes names such as `*` or `^a$` for patterns of names."""
 
 
 def read_parquet_header(path: Path) -> tuple[str, ...] | None:
@@ -38,7 +40,7 @@ def read_parquet(path: Path, fields: Sequence[str]) -> SourceBatch:
                 columns[name] = _decode(frame[name], malformed)
         elif name != SOURCE_LINE:
             try:
-                columns[name] = frame.select(_as_text(name, dtype).alias(name))[name]
+                columns[name] = frame[name].alias(_COLUMN).to_frame().select(_as_text(dtype).alias(_COLUMN))[_COLUMN]
             except _ERRORS as e:
                 raise SourceError(f"{path}: column {name!r}: {dtype} can't be read as text: {e}") from e
     columns[SOURCE_LINE] = pl.int_range(1, frame.height + 1, dtype=pl.Int64, eager=True)
@@ -59,8 +61,8 @@ def _decode(column: pl.Series, malformed: dict[int, str]) -> pl.Series:
     return pl.Series(column.name, texts, dtype=pl.String)
 
 
-def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
-    column = pl.col(name)
+def _as_text(dtype: pl.DataType) -> pl.Expr:
+    column = pl.col(_COLUMN)
     if isinstance(dtype, pl.Struct):
         text = column.struct.json_encode()
     elif isinstance(dtype, pl.List | pl.Array):

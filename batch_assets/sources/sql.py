@@ -1,10 +1,10 @@
 """A SQL table or view, of any database that SQLAlchemy speaks to, as a stream of rows by a cursor column."""
 
-import math
 import re
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -20,7 +20,7 @@ from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.settings import read_variable
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch
 from batch_assets.sources.sql_table import UNDECLARED, SqlTable, find_table, has_surrogate, replace_surrogates, to_text
-from batch_assets.sources.values import MAX_VALUE_BYTES, check_limit, clean_values, has_control
+from batch_assets.sources.values import MAX_VALUE_BYTES, check_limit, clean_values, has_control, is_amount
 
 _SCAN_CHUNK = 1000
 _READ_CHUNK = 250
@@ -32,6 +32,10 @@ _MARK = "\x1f"
 MAX_ID_BYTES = 1000
 MAX_RECORDS = 100_000
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile("pass|pwd|token|secret", re.IGNORECASE)
+"""In the name of an option that holds one."""
+_OPTION = re.compile(r"(\w+)\s*=")
+"""Of a list of options that is the value of another, as that of `odbc_connect`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +76,12 @@ class SqlSource:
             (bool(self.url_env) and not _VARIABLE.fullmatch(self.url_env), "url_env: not the name of a variable"),
             (not self.key or self.key == SOURCE_LINE, f"key: a column, other than {SOURCE_LINE!r}"),
             (not self.cursor, "cursor: it is empty"),
-            (not 1 <= self.max_records <= MAX_RECORDS, f"max_records: 1 to {MAX_RECORDS}"),
-            (not _is_amount(self.max_age_s), "max_age_s: seconds, 0 or more"),
-            (not _is_amount(self.lookback), "lookback: 0 or more"),
+            (
+                type(self.max_records) is not int or not 1 <= self.max_records <= MAX_RECORDS,
+                f"max_records: 1 to {MAX_RECORDS}",
+            ),
+            (not is_amount(self.max_age_s), "max_age_s: seconds, 0 or more"),
+            (not is_amount(self.lookback), "lookback: 0 or more"),
         ]
         for is_wrong, words in problems:
             if is_wrong:
@@ -149,11 +156,16 @@ class SqlSource:
         lines: list[int] = []
         values: list[list[str | None]] = []
         malformed: list[tuple[int, str]] = []
+        cleaned: list[tuple[int, str]] = []
         for line, item_id in enumerate(item_ids, start=1):
             read = self._to_texts(item_id, found.get(item_id, ()), names, kinds, fields)
             if isinstance(read, str):
                 malformed.append((line, read))
                 continue
+            for n, text in enumerate(read):
+                if text is not None and has_surrogate(text):  # of a field that no prompt uses
+                    read[n] = replace_surrogates(text)
+                    cleaned.append((line, f"{names[n]}: not UTF-8 text: its other bytes made question marks"))
             lines.append(line)
             values.append(read)
         ids = [item_ids[line - 1] for line in lines]
@@ -161,7 +173,8 @@ class SqlSource:
         frame = pl.DataFrame(
             {ITEM_ID: pl.Series(ids, dtype=pl.String), SOURCE_LINE: pl.Series(lines, dtype=pl.Int64), **data}
         )
-        return clean_values(SourceBatch(frame=frame, malformed=malformed), fields, self.max_value_bytes)
+        batch = SourceBatch(frame=frame, malformed=malformed, cleaned=cleaned)
+        return clean_values(batch, fields, self.max_value_bytes)
 
     @property
     def _database(self) -> str:
@@ -193,7 +206,7 @@ class SqlSource:
         if not is_cursor(cursor) or (isinstance(cursor, str) and (has_surrogate(cursor) or "\0" in cursor)):
             raise SourceError(
                 f"{table.place}: cursor {self.cursor!r}: a number, a time or text is wanted, found "
-                f"{type(cursor).__name__} in the row {key!r}"
+                f"{cursor if isinstance(cursor, float | Decimal) else type(cursor).__name__} in the row {key!r}"
             )
         item_id = self._name_id(key)
         if item_id.startswith(_MARK):
@@ -245,10 +258,8 @@ class SqlSource:
         texts: list[str | None] = []
         for name, kind, value in zip(names, kinds, rows[0], strict=True):
             text = to_text(value, kind)
-            if text is not None and has_surrogate(text):
-                if name in fields:
-                    return f"{name}: not UTF-8 text, in the row with the id {item_id!r}"
-                text = replace_surrogates(text)
+            if text is not None and name in fields and has_surrogate(text):
+                return f"{name}: not UTF-8 text, in the row with the id {item_id!r}"
             texts.append(text)
         return texts
 
@@ -296,6 +307,8 @@ def _make_engine(url: URL, database: str) -> sa.Engine:
         engine = sa.create_engine(url, poolclass=sa.NullPool, hide_parameters=True, connect_args=arguments)
     except (NoSuchModuleError, ImportError) as e:
         raise ConfigError(f"{database}: no driver for {url.drivername} is installed: {e}") from e
+    except (ArgumentError, ValueError, TypeError):  # its words may hold a password
+        raise ConfigError(f"{database}: an option in the URL, behind its '?', has a value that can't be") from None
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _keep_bytes)
     return engine
@@ -318,7 +331,8 @@ def _parse(url: str, name: str) -> URL:
 
 
 def _has_password(url: URL) -> bool:
-    return bool(url.password) or any("pass" in name.lower() for name in url.query)
+    names = [*url.query, *(name for value in url.query.values() for name in _OPTION.findall(str(value)))]
+    return bool(url.password) or any(_SECRET.search(name) for name in names)
 
 
 def _find_fault(item_id: str) -> str | None:
@@ -329,7 +343,3 @@ def _find_fault(item_id: str) -> str | None:
     if len(item_id.encode()) > MAX_ID_BYTES:
         return f"the id is longer than {MAX_ID_BYTES} bytes"
     return "a control character in the id" if has_control(item_id) else None
-
-
-def _is_amount(value: float) -> bool:
-    return math.isfinite(value) and value >= 0

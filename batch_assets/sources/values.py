@@ -1,5 +1,6 @@
 """What becomes of a value that no model should get: control characters, and values of megabytes."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,8 +26,13 @@ def has_control(text: str) -> bool:
 
 def check_limit(max_value_bytes: int, place: str) -> None:
     """Raise ConfigError for a limit under which no record could be read."""
-    if max_value_bytes < 1:
-        raise ConfigError(f"{place}: max_value_bytes {max_value_bytes}: it is 1 or more")
+    if type(max_value_bytes) is not int or max_value_bytes < 1:
+        raise ConfigError(f"{place}: max_value_bytes {max_value_bytes!r}: it is a whole number, 1 or more")
+
+
+def is_amount(value: object) -> bool:
+    """Say whether a setting is a number, finite and not negative; a truth value is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
 
 
 def clean_values(batch: SourceBatch, fields: Sequence[str], max_value_bytes: int) -> SourceBatch:
@@ -50,7 +56,7 @@ def clean_values(batch: SourceBatch, fields: Sequence[str], max_value_bytes: int
     names = [n for n in frame.columns if n not in (ITEM_ID, SOURCE_LINE)]
     cleaned = [found for name in names for found in _list_cleaned(frame, name)]
     if cleaned:
-        frame = frame.with_columns(pl.col(names).str.replace_all(CONTROL_CHARACTERS, " "))
+        frame = frame.with_columns([_take(frame, n).str.replace_all(CONTROL_CHARACTERS, " ").alias(n) for n in names])
     return replace(
         batch,
         frame=frame,
@@ -59,7 +65,12 @@ def clean_values(batch: SourceBatch, fields: Sequence[str], max_value_bytes: int
     )
 
 
+def _take(frame: pl.DataFrame, name: str) -> pl.Series:
+    """Return a column under no name: polars takes one such as `*` or `^a$` for a pattern of names."""
+    return frame[name].alias("")
+
+
 def _list_cleaned(frame: pl.DataFrame, name: str) -> list[tuple[int, str]]:
-    counts = frame[name].str.count_matches(CONTROL_CHARACTERS)
+    counts = _take(frame, name).str.count_matches(CONTROL_CHARACTERS)
     rows: list[int] = (counts > 0).arg_true().to_list()
     return [(frame[SOURCE_LINE][row], f"{name}: control characters made spaces: {counts[row]}") for row in rows]

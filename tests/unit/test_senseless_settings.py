@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from factories import write_prompt
 
 from batch_assets.cli.main import cli
+from batch_assets.cli.terminal import quiet
 from batch_assets.components.project import load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import load_models
@@ -70,6 +71,12 @@ attributes:
         "sampling: {top_p: 2}",
         "sampling: {max_tokens: 0}",
         "sampling: {max_token: 1}",
+        "sampling: {max_tokens: 99999999999}",
+        "sampling: {seed: 99999999999999999999}",
+        "sampling: {seed: true}",
+        "max_in_flight: yes",
+        "timeout_s: true",
+        "api_key_env: sk-1234",
     ],
 )
 def test_an_entry_of_models_yaml_is_refused_by_file_entry_and_field(tmp_path: Path, wrong: str) -> None:
@@ -107,7 +114,12 @@ def load_task(folder: Path, name: str, text: str) -> None:
         ("models=['m1', 'm2', 'm1']", "task t: models: m1 comes twice"),
         ("models=['m9']", "task t: models: ['m9']"),
         ("source=FileSource('*.csv', settle_s=-1)", "settle_s"),
+        ("source=FileSource('*.csv', settle_s=float('nan'))", "settle_s"),
         ("source=FileSource('*.csv', delimiter='')", "delimiter"),
+        ("source=FileSource('')", "source ''"),
+        ("required_fields='text'", "task t: required_fields"),
+        ("required_fields=['text', 'txet']", "task t: required_fields: txet"),
+        ("owners=['x']", "Invalid owner 'x'"),
         ("qa_sampel_size=1", "qa_sampel_size"),
     ],
 )
@@ -126,7 +138,16 @@ def test_a_field_of_a_task_in_python_is_refused_by_its_name(tmp_path: Path, wron
         ("models: [m1]\n  retry: {max_attempts: 0}", "retry: max_attempts"),
         ("models: [m1]\n  retry: {base_s: -1}", "retry: base_s"),
         ("models: [m1]\n  retry: {cap_s: .inf}", "retry: cap_s"),
+        ("models: [m1]\n  thresholds: {min_records: yes}", "thresholds: min_records"),
+        ("models: [m1]\n  ladder: {steps: true}", "ladder: steps"),
         ("models: [m1]\n  nightly: {at: 2am}", "nightly: at"),
+        ("models: [m1]\n  models: [m2]", "defs.yaml: not YAML: the key 'models' comes twice"),
+        ("models: [m1]\n  retry: {max_attempts: 1, max_attempts: 2}", "the key 'max_attempts' comes twice"),
+        ("models: [m1", "defs.yaml: not YAML: "),
+        ("models: [m1]\n  owners: [x]", "Invalid owner 'x'"),
+        ("models: [m1]\n  required_fields: text", "task t: required_fields"),
+        ("models: [m1]\n  required_fields: [txet]", "task t: required_fields: txet"),
+        ("models: [m1]\n  description: '{{ x'", "attributes.description"),
         ("models: [m1]\n  qa_sample_size: -1", "task t: qa_sample_size"),
         ("models: [m1]\n  qa_sample_size: many", "qa_sample_size"),
         ("models: []", "task t: models"),
@@ -140,6 +161,14 @@ def test_a_field_of_a_task_in_yaml_is_refused_by_its_name(tmp_path: Path, wrong:
     with pytest.raises(ConfigError) as told:
         load_task(tmp_path, "defs.yaml", f"{YAML}  {wrong}\n")
     assert named in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "type: x\n", "- 1\n", "\0", "type: &a [*a]\n", "type: !!python/name:os.system x\n"]
+)
+def test_a_file_that_declares_no_task_is_refused_and_not_told_as_a_trace(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError):
+        load_task(tmp_path, "defs.yaml", text)
 
 
 @pytest.mark.parametrize(
@@ -168,6 +197,12 @@ def test_a_variable_of_the_environment_is_refused_by_its_name(
     monkeypatch.setenv(variable, wrong)
     with pytest.raises(ConfigError, match=f"^{variable}: "):
         open_database(load_settings().store_url)
+
+
+def test_a_home_that_can_be_no_folder_is_refused_by_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="^BATCH_ASSETS_HOME: .*logs: the folder can't be made"):
+        quiet(tmp_path / "file" / "logs" / "run.log").__enter__()
 
 
 @pytest.mark.parametrize(

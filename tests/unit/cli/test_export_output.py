@@ -60,6 +60,12 @@ def test_places_that_cant_be_a_file_are_refused(tmp_path: Path) -> None:
         choose_output("-", "t", [], [], Format.PARQUET)
 
 
+@pytest.mark.parametrize("output", ["a" * 300 + ".csv", "a" * 300 + "/a.csv"])
+def test_a_name_that_no_file_system_takes_is_refused(output: str) -> None:
+    with pytest.raises(ConfigError, match="^--output a.*: File name too long"):
+        choose_output(output, "t", [], [], Format.CSV)
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("old")

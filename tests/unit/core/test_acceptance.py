@@ -200,6 +200,8 @@ def test_an_answer_that_does_not_fit_is_refused_with_its_kind(text: str, kind: E
         f"<think>\nIs it {{}} or ```x```?\n</think>\n\n{GOOD}",
         f"<think></think>{GOOD}",
         f"<think>hm</think>\n```JSON\n{GOOD}\n```",
+        f"``` json\n{GOOD}\n```",
+        f"````json\n{GOOD}\n````",
     ],
 )
 def test_thinking_at_the_beginning_and_a_fence_around_the_rest_are_taken_off(text: str) -> None:
@@ -325,7 +327,15 @@ def test_a_rule_is_not_asked_about_an_answer_that_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("k"), ZeroDivisionError("z"), AttributeError("a"), AssertionError("x"), RecursionError("r")]
+    "error",
+    [
+        KeyError("k"),
+        ZeroDivisionError("z"),
+        AttributeError("a"),
+        AssertionError("x"),
+        RecursionError("r"),
+        StopIteration("s"),
+    ],
 )
 def test_a_rule_that_breaks_over_an_answer_refuses_that_answer_and_stops_no_run(error: Exception) -> None:
     def fragile(answer: Answer) -> str | None:

@@ -91,6 +91,8 @@ def test_a_text_that_is_no_time_has_no_lookback() -> None:
 def test_what_can_order_rows_and_what_cannot() -> None:
     assert all(is_cursor(v) for v in (0, 0.5, Decimal(1), "", NINE, NINE.date()))
     assert not any(is_cursor(v) for v in (None, True, b"1", float("nan"), Decimal("nan"), [1], NINE.time()))
+    assert not any(is_cursor(v) for v in (float("inf"), float("-inf"), Decimal("inf")))
+    assert is_cursor(Decimal("1e400"))
 
 
 def test_a_row_is_known_by_its_id_and_its_cursor() -> None:

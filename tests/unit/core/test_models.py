@@ -65,6 +65,11 @@ def test_entries_may_share_what_they_have_in_common(load: Load) -> None:
         ("m: {weights: w, engine: fake, engine_args: [1]}", "m: engine_args: "),
         ("m: {weights: w, engine: openai}", "m: base_url: an openai engine needs the server's address"),
         ("m: {weights: w, engine: vllm, base_url: 'http://x'}", "m: base_url and api_key_env are for engine: openai"),
+        ("m: {weights: '', engine: fake}", "m: weights: "),
+        ("m: {weights: w, engine: fake, sampling: {stop: ['']}}", "m: sampling.stop.0: "),
+        ("m: {weights: w, engine: fake, model_id: n}", "m: model_id: the name above the entry"),
+        ("no: {weights: w, engine: fake}", "model False is no text to YAML: put its name in quotes"),
+        ("1: {weights: w, engine: fake}\n'1': {weights: v, engine: fake}", "model 1 is no text to YAML"),
         ("m: {weights: w, engine: fake, api_key_env: K}", "m: base_url and api_key_env are for engine: openai"),
         ("m: {weights: w, engine: openai, base_url: 'http://x', engine_args: {a: 1}}", "m: engine_args: a server"),
         ("m: {weights: w, engine: vllm, mode: aside}", "m: mode: Input should be 'auto', 'inline' or 'apart'"),
@@ -115,3 +120,27 @@ def test_a_file_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
 def test_an_engine_argument_that_yaml_reads_as_a_date_can_still_be_hashed(load: Load) -> None:
     entry = load("m: {weights: w, engine: fake, engine_args: {since: 2026-11-01}}")["m"]
     assert entry.identity(None)["engine_args"] == {"since": "2026-11-01"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@h/v1",
+        "https://hunter2@h/v1",
+        "http://h/v1?api-key=hunter2",
+        "http://h/v1#hunter2",
+        "http://h:hunter2/v1",
+        "h:8000/hunter2",
+        "ftp://h/hunter2",
+        "http:///hunter2",
+        "http://h x/hunter2",
+    ],
+)
+def test_an_address_that_no_server_has_or_that_holds_a_secret_is_refused_and_not_repeated(load: Load, url: str) -> None:
+    with pytest.raises(ConfigError, match="models.yaml: m: base_url: ") as refused:
+        load(f"m: {{weights: w, engine: openai, base_url: '{url}'}}")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_an_at_sign_in_the_path_of_an_address_is_no_user(load: Load) -> None:
+    assert load("m: {weights: w, engine: openai, base_url: 'https://h/@a/v1'}")["m"].base_url == "https://h/@a/v1"

@@ -146,6 +146,8 @@ def test_a_wrong_head_is_an_error_that_names_file_and_field(write: Write, head: 
         ("{{ text", "not a valid template"),
         ("{% if text %}", "not a valid template"),
         ("{{ text|nonsense }}", "not a valid template"),
+        ("a\0b {{ text }}", "a control character, such as NUL"),
+        ("{{ [text, 'x']|random }}", "not a valid template: No filter named 'random'"),
         ("{{ text }}{% nonsense %}", "not a valid template"),
         ("{{ text }}{% include 'v2.md' %}", "another template"),
         ("{% extends 'v2.md' %}{{ text }}", "another template"),
@@ -373,6 +375,7 @@ def test_what_a_body_makes_up_to_reach_python_fails_in_the_sandbox(write: Write)
         "none_such",
         "text()",
         "text|int|items|list",
+        "text|truncate(1)",
     ],
 )
 def test_what_cannot_be_rendered_raises_one_kind_of_error(write: Write, expression: str) -> None:

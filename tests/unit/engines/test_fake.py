@@ -196,7 +196,13 @@ def test_its_tokens_are_four_characters() -> None:
 
 @pytest.mark.parametrize(
     ("engine_args", "named"),
-    [({"latency": 1}, "latency: Extra"), ({"invalid_share": 2}, "invalid_share: "), ({"latency_s": -1}, "latency_s: ")],
+    [
+        ({"latency": 1}, "latency: Extra"),
+        ({"invalid_share": 2}, "invalid_share: "),
+        ({"latency_s": -1}, "latency_s: "),
+        ({"latency_s": float("inf")}, "latency_s: "),
+        ({"latency_s": True}, "latency_s: "),
+    ],
 )
 def test_an_argument_that_it_does_not_know_is_named(engine_args: dict[str, float], named: str) -> None:
     with pytest.raises(ConfigError, match=rf"models\.yaml: m: engine_args: {named}"):

@@ -69,3 +69,10 @@ def test_where_vllm_is_not_installed_nothing_is_said(monkeypatch: pytest.MonkeyP
 
 def test_the_arguments_of_other_engines_are_not_vllms() -> None:
     check_engine_args(make_entry("fake", latency_s=1))
+
+
+def test_a_token_among_the_arguments_is_refused_and_not_repeated() -> None:
+    entry = ModelEntry(model_id="m", weights="w", engine="vllm", engine_args={"hf_token": "hunter2"})
+    with pytest.raises(ConfigError, match="m: engine_args: hf_token: no secret here") as refused:
+        check_engine_args(entry)
+    assert "hunter2" not in str(refused.value)

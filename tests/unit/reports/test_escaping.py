@@ -17,7 +17,9 @@ from batch_assets.assets.llm_outputs import tabulate_failures
 from batch_assets.assets.variant_specs import specify
 from batch_assets.checks.contracts import check_contract
 from batch_assets.checks.source_records import check_lines
-from batch_assets.cli.show import print_record
+from batch_assets.cli.launch import FailedCheck, RunSummary
+from batch_assets.cli.show import print_record, print_summary
+from batch_assets.cli.terminal import ProgressView
 from batch_assets.schemas import source_records_schema
 from batch_assets.sources.base import SourceBatch
 
@@ -112,3 +114,18 @@ def test_a_terminal_gets_no_commands_from_an_answer() -> None:
     assert out.getvalue().count("[red]plain[/red] ünï") == 2
     assert "refusal: no \\x1b" in out.getvalue()
     assert "attempt 1, step 1 of" in out.getvalue()
+
+
+def test_what_a_failing_check_quotes_is_text() -> None:
+    metadata = {"most_shifted": "label: [/b] \x1b[2J is 80%", "first": {"without_row": ["[/x]"]}}
+    check = FailedCheck(asset="a", check="c", partition="p", severity="WARN", metadata=metadata)
+    out = io.StringIO()
+    print_summary(Console(file=out, width=200), RunSummary(task="t", failed_checks=[check]), {}, [])
+    assert "label: [/b] \\x1b[2J is 80%" in out.getvalue()
+    assert "[/x]" in out.getvalue()
+
+
+def test_what_is_said_while_a_run_goes_on_is_text() -> None:
+    out = io.StringIO()
+    ProgressView(Console(file=out, width=200)).say("the server said [/b]\x1b[2J")
+    assert out.getvalue() == "the server said [/b]\\x1b[2J\n"

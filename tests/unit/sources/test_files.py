@@ -57,6 +57,31 @@ def test_what_is_no_file_or_is_hidden_is_no_batch(tmp_path: Path) -> None:
     assert [r.batch for r in FileSource("*.csv").bind(tmp_path).list_batches()] == ["a"]
 
 
+def test_a_file_that_goes_while_the_folder_is_read_is_no_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all(tmp_path, "a.csv", "b.csv")
+    is_file = Path.is_file
+
+    def is_file_and_then_gone(path: Path) -> bool:
+        found = is_file(path)
+        if path.name == "b.csv":
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(Path, "is_file", is_file_and_then_gone)
+    assert [r.batch for r in FileSource("*.csv").bind(tmp_path).list_batches()] == ["a"]
+
+
+@pytest.mark.parametrize("pattern", ["", ".", "/", "**x/*.csv", "~no_such_user_here/*.csv"])
+def test_what_is_no_pattern_of_files_is_refused_by_name(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(ConfigError, match=f"^source {re.escape(repr(pattern))}: not a pattern of files"):
+        FileSource(pattern).bind(tmp_path).list_batches()
+
+
+def test_a_folder_that_cant_be_read_is_told_by_its_pattern(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"^source '.*': the files can't be listed: .*too long"):
+        FileSource("a" * 300 + "/*.csv").bind(tmp_path).columns()
+
+
 def test_a_pattern_without_files_offers_nothing(tmp_path: Path) -> None:
     source = FileSource("*.csv").bind(tmp_path)
     assert source.list_batches() == []
@@ -155,6 +180,11 @@ def test_the_id_comes_first_and_is_called_item_id(read: Read) -> None:
     frame = read("text,id,more\na,007,x\n", ["text"]).frame
     assert frame.columns == [ITEM_ID, SOURCE_LINE, "text", "more"]
     assert frame.row(0) == ("007", 2, "a", "x")
+
+
+def test_an_id_column_called_as_a_pattern_of_columns_leaves_the_others(read: Read) -> None:
+    frame = read("^t.*$,text\n1,a\n", ["text"], key="^t.*$").frame
+    assert frame.to_dicts() == [{ITEM_ID: "1", SOURCE_LINE: 2, "text": "a"}]
 
 
 def test_an_id_that_a_prompt_uses_is_a_field_too(read: Read) -> None:
@@ -321,8 +351,15 @@ def test_an_encoding_that_can_say_half_a_character_is_refused_with_the_line(tmp_
         ({"encoding": "undefined"}, "encoding 'undefined'"),
         ({"encoding": ""}, "encoding ''"),
         ({"encoding": "a\0b"}, "encoding "),
-        ({"max_value_bytes": 0}, "max_value_bytes 0: it is 1 or more"),
+        ({"max_value_bytes": 0}, "max_value_bytes 0: it is a whole number, 1 or more"),
         ({"max_value_bytes": -5}, "max_value_bytes -5"),
+        ({"max_value_bytes": True}, "max_value_bytes True"),
+        ({"max_value_bytes": 1.5}, "max_value_bytes 1.5"),
+        ({"settle_s": -1}, "settle_s -1: seconds, 0 or more"),
+        ({"settle_s": float("nan")}, "settle_s nan"),
+        ({"settle_s": float("inf")}, "settle_s inf"),
+        ({"settle_s": True}, "settle_s True"),
+        ({"settle_s": "5"}, "settle_s '5'"),
     ],
 )
 def test_an_encoding_or_a_limit_that_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], named: str) -> None:
@@ -342,6 +379,19 @@ FILES: dict[str, Callable[[Path, list[tuple[str, str, str]]], object]] = {
         [("0", "first", "n"), *rows], schema=["id", "text", "note"], orient="row"
     ).write_parquet(path),
 }
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("odd", ["*", "^text$", "^.*$"])
+def test_a_column_called_as_a_pattern_of_columns_is_a_column_as_any_other(tmp_path: Path, name: str, odd: str) -> None:
+    rows = [{"id": "1", "text": "a\x01b", odd: "c\x02"}]
+    frame = pl.DataFrame(rows)
+    write = {".csv": frame.write_csv, ".jsonl": frame.write_ndjson, ".parquet": frame.write_parquet}
+    write[Path(name).suffix](tmp_path / name)
+    source = FileSource(name, key="id").bind(tmp_path)
+    read = source.read(source.list_batches()[0], ["text"])
+    assert read.frame.to_dicts() == [{ITEM_ID: "1", SOURCE_LINE: read.frame[SOURCE_LINE][0], "text": "a b", odd: "c "}]
+    assert [why.partition(":")[0] for _, why in read.cleaned] == sorted(["text", odd])
 
 
 @pytest.mark.parametrize("name", FILES)

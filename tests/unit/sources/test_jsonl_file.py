@@ -159,12 +159,15 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_line(read: Read, data: b
     [
         (b"", None),
         (b"nonsense\n[]\n", None),
-        (b'\n1\n{"b":1,"a":2}\n{"c":3}', ("b", "a")),
+        (b'\n1\n{"b":1,"a":2}\n{"c":3}', ("b", "a", "c")),
+        (b'{"id":1}\n{"id":2,"text":"x"}', ("id", "text")),
         (b'\xef\xbb\xbf{"id":"\xe2\x80\xa8"}', ("id",)),
         (b'{"id":"caf\xe9"}', ("id",)),
     ],
 )
-def test_the_header_is_that_of_the_first_object(tmp_path: Path, data: bytes, columns: tuple[str, ...] | None) -> None:
+def test_the_header_is_what_the_first_objects_have(
+    tmp_path: Path, data: bytes, columns: tuple[str, ...] | None
+) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(data)
     assert read_jsonl_header(path) == columns

@@ -214,6 +214,13 @@ def test_a_column_that_cannot_be_null_is_not_counted(source_url: str) -> None:
     assert source_url and make_sql_source(source_url).count_unseen() == {"version": 0}
 
 
+def test_an_infinite_cursor_behind_which_no_row_would_be_seen_is_refused(source_url: str) -> None:
+    columns = sa.Column("item_id", sa.Text), sa.Column("version", sa.Float)
+    make_table(source_url, [("a", 1.0), ("b", float("inf"))], *columns)
+    with pytest.raises(SourceError, match="cursor 'version': a number, a time or text is wanted, found inf in the row"):
+        ids(make_sql_source(source_url))
+
+
 def test_a_cursor_of_bytes_is_refused(source_url: str) -> None:
     make_table(source_url, [("a", b"1")], sa.Column("item_id", sa.Text), sa.Column("version", sa.LargeBinary))
     with pytest.raises(SourceError, match="cursor 'version': a number, a time or text is wanted"):
@@ -431,6 +438,7 @@ def test_text_that_is_not_utf8_costs_its_row_and_no_other(tmp_path: Path) -> Non
         (1, "text: not UTF-8 text, in the row with the id 'a'"),
         (4, "item_id: the id is not UTF-8 text"),
     ]
+    assert batch.cleaned == [(3, "note: not UTF-8 text: its other bytes made question marks")]
 
 
 def test_values_and_ids_obey_the_rules_of_files(source_url: str) -> None:
@@ -567,10 +575,13 @@ def test_a_column_called_source_line_gives_way(source_url: str) -> None:
         ({"key": "source_line"}, "key: a column, other than 'source_line'"),
         ({"cursor": ""}, "cursor: it is empty"),
         ({"max_records": 0}, "max_records: 1 to 100000"),
+        ({"max_records": True}, "max_records: 1 to 100000"),
+        ({"max_records": 2.5}, "max_records: 1 to 100000"),
+        ({"max_age_s": True}, "max_age_s: seconds, 0 or more"),
         ({"max_age_s": -1}, "max_age_s: seconds, 0 or more"),
         ({"max_age_s": float("nan")}, "max_age_s: seconds, 0 or more"),
         ({"lookback": float("inf")}, "lookback: 0 or more"),
-        ({"max_value_bytes": 0}, "max_value_bytes 0: it is 1 or more"),
+        ({"max_value_bytes": 0}, "max_value_bytes 0: it is a whole number, 1 or more"),
         ({"url": "nonsense"}, "url: not a SQLAlchemy URL"),
     ],
 )
@@ -587,11 +598,24 @@ def test_what_cannot_work_is_refused_at_once(fields: dict[str, Any], words: str)
         "postgresql+psycopg2://u:hunter2@h/d",
         "postgresql://h/d?password=hunter2",
         "mysql://h/d?passwd=hunter2",
+        "trino://u@h/d?access_token=hunter2",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BUID%3Du%3BPWD%3Dhunter2",
     ],
 )
 def test_a_password_in_the_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigError, match="no password here: name a variable by url_env") as error:
         SqlSource(url=url, table="tickets", cursor="version")
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize("option", ["timeout=hunter2", "check_same_thread=hunter2"])
+def test_an_option_that_no_driver_takes_is_refused_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "x.db").touch()
+    monkeypatch.setenv("TICKETS_URL", f"sqlite:///{tmp_path / 'x.db'}?{option}")
+    with pytest.raises(ConfigError, match="^the database in TICKETS_URL: an option in the URL") as error:
+        SqlSource(url_env="TICKETS_URL", table="tickets", cursor="version").columns()
     assert "hunter2" not in str(error.value)
 
 
