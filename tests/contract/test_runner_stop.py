@@ -1,5 +1,6 @@
 """A run that is stopped in the middle, partitions under way beside each other, and leases of others."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -32,7 +33,9 @@ from factories import (
     run_works,
 )
 
+from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased
+from batch_assets.core.requests import Request
 from batch_assets.runner import run as run_module
 from batch_assets.runner.drive import drive, end_runs
 from batch_assets.runner.run import Runner
@@ -335,6 +338,27 @@ def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Databas
     again.cancel()
     assert time.monotonic() - started < 0.9
     assert load_open_claims(database) == []
+
+
+def test_a_signal_while_a_run_stops_by_itself_loses_no_answer_and_opens_no_death(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    # The engine is lost, and takes its time to give up what is in flight: that is when the operator stops the run.
+    class Slow(ScriptedEngine):
+        async def complete(self, request: Request) -> Completion:
+            try:
+                return await super().complete(request)
+            except asyncio.CancelledError:
+                interrupt_main_thread()
+                await asyncio.sleep(0.5)
+                raise
+
+    engine = Slow({"text of r0004": Hang(), "text of r0005": EngineDead("lost")})
+    with interrupts(), pytest.raises(Interrupted):
+        run_works(sqlite_database, engine, make_work(make_task(tmp_path), "b1", make_records(make_ids(6))))
+    outcomes = find_outcomes(sqlite_database)
+    assert [outcomes[i] for i in make_ids(6)] == ["ok"] * 4 + ["released"] * 2
+    assert find_live(sqlite_database) == {}
 
 
 def test_a_signal_during_a_commit_leaves_no_claim_open(database: Database, tmp_path: Path) -> None:
