@@ -26,10 +26,10 @@ class _Loop:
 
     def end(self) -> None:
         """Cancel the run and wait until it has flushed; a second interruption ends that wait, and it is abandoned."""
-        if not self.is_over.is_set():
-            with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
-                self.cancel.result()()
         try:
+            if not self.is_over.is_set():
+                with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
+                    self.cancel.result()()
             while not self.is_over.wait(POLL_S):
                 pass
         except BaseException:
