@@ -176,11 +176,11 @@ def test_no_more_is_read_while_too_many_wait_to_be_retried(
     monkeypatch.setattr("batch_assets.runner.run.MOST_DELAYED", 8)
     monkeypatch.setattr(retry_budget, "CAPACITY", 1.0)
     monkeypatch.setattr(retry_budget, "PER_ANSWER", 0.0)
-    monkeypatch.setattr(retry_budget, "PER_SECOND", 20.0)
-    script = {f"text of {i}": [pass_later("rate_limited"), GOOD] for n, i in enumerate(IDS[:60]) if n % 2}
+    monkeypatch.setattr(retry_budget, "PER_SECOND", 8.0)
+    script = {f"text of {i}": [pass_later("rate_limited"), GOOD] for n, i in enumerate(IDS[:40]) if n % 2}
     runner = make_runner(sqlite_database, ScriptedEngine(script), max_in_flight=2)
     waiting: list[int] = []
     runner._observer = lambda _progress: waiting.append(runner._queue.delayed)
-    list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS[:60]), chunk=1)]))
+    list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS[:40]), chunk=1)]))
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert 2 < max(waiting) <= 8 + 4
