@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import itertools
+import random
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,6 +178,7 @@ def make_runner(
     retry: RetryMode = RetryMode.NONE,
     max_in_flight: int = 8,
     run_id: str | None = None,
+    rng: random.Random | None = None,
     **options: Any,
 ) -> Runner:
     """Return a runner that commits often and waits for nothing."""
@@ -186,6 +188,7 @@ def make_runner(
         RunnerOptions(max_in_flight=max_in_flight, **{"group_s": 0.0, "probe_s": 0.0, **options}),
         run_id=run_id or f"run-{next(_numbers)}",
         retry=retry,
+        rng=rng,
     )
 
 

@@ -26,10 +26,10 @@ class _Loop:
 
     def end(self) -> None:
         """Cancel the run and wait until it has flushed; a second interruption ends that wait, and it is abandoned."""
-        if not self.is_over.is_set():
-            with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
-                self.cancel.result()()
         try:
+            if not self.is_over.is_set():
+                with contextlib.suppress(RuntimeError):  # the loop has closed in the meantime
+                    self.cancel.result()()
             while not self.is_over.wait(POLL_S):
                 pass
         except BaseException:
@@ -52,8 +52,12 @@ def drive(runner: Runner, works: Iterable[PartitionWork]) -> Generator[Partition
 
     async def run_all() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        if task is not None:
-            running.cancel.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+
+        def cancel() -> None:
+            if task is not None and not runner.is_stopping:  # it ends by itself, and flushes already
+                task.cancel()
+
+        running.cancel.set_result(lambda: loop.call_soon_threadsafe(cancel))
         async with contextlib.aclosing(runner.run(works)) as finished:
             async for outcome in finished:
                 outcomes.put(outcome)

@@ -93,6 +93,8 @@ class Runner:
         self._share = ShareClock()
         self._breaker = Breaker(options.outage_s, options.probe_s)
         self._early_stop = EarlyStop()
+        self.is_stopping = False
+        """Whether what has arrived is being committed and the rest given back: not to be cancelled meanwhile."""
 
     async def run(self, works: Iterable[PartitionWork]) -> AsyncGenerator[PartitionOutcome, None]:
         """Bring partitions up to date, in order; yield each when it is finished and committed.
@@ -394,6 +396,7 @@ class Runner:
 
     async def _stop(self, error: BaseException, *, is_death: bool) -> None:
         """Commit what has arrived, release what hasn't (unless it may have killed the engine), free leases."""
+        self.is_stopping = True
         for task in self._live.values():
             task.cancel()
         await asyncio.gather(*self._live.values(), return_exceptions=True)

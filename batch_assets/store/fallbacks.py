@@ -10,13 +10,16 @@ import sqlalchemy as sa
 
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
+from batch_assets.core.errors import NotReadyError
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
 from batch_assets.store.results import VariantKey, of_variant, own_rows
-from batch_assets.store.tables import attempts, fallbacks, results
+from batch_assets.store.tables import attempts, fallbacks, item_owner, results
 
 UNASKABLE = (ErrorKind.EMPTY_INPUT, ErrorKind.RENDER)
 """Why a record is quarantined that no model can be asked about."""
+
+SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +66,11 @@ def load_fallback(connection: sa.Connection, task: str, batch: str, variant: str
 
 
 def load_quarantined(connection: sa.Connection, key: VariantKey, batch: str) -> set[str]:
-    """Return the ids of a partition's records that are quarantined and could be asked of another model."""
-    c = results.c
+    """Return the ids of a batch's records that are quarantined and could be asked of another model."""
+    c, o = results.c, item_owner.c
     where = (*own_rows(key), c.batch == batch, c.status != Status.OK, c.error_kind.not_in(UNASKABLE))
-    return set(connection.scalars(sa.select(c.item_id).where(*where)))
+    owned = sa.select(o.item_id).where(o.task == key.task, o.batch == batch)
+    return set(connection.scalars(sa.select(c.item_id).where(*where, c.item_id.in_(owned))))
 
 
 def select_answers(key: FallbackKey) -> sa.Select[Any]:
@@ -127,12 +131,24 @@ def load_fallback_figures(connection: sa.Connection, key: FallbackKey) -> Fallba
 def finish_fallback(
     connection: sa.Connection, key: FallbackKey, variant: str, *, fingerprint: str, run_id: str
 ) -> FallbackState:
-    """Record that every quarantined record of a partition has its fallback's row, in the caller's transaction."""
+    """Record that every quarantined record of a partition has its fallback's row, in the caller's transaction.
+
+    NotReadyError names those that have none: the batch was frozen anew, or a row has vanished, since it was begun.
+    """
     counts = {s.value: 0 for s in Status}
     content = hashlib.sha256()
+    left = load_quarantined(connection, key.own, key.batch)
     for row in connection.execute(select_answers(key)).mappings():
+        left.discard(row["item_id"])
         counts[row["status"]] += 1
         content.update(canonical_json([row["item_id"], row["status"], row["payload"]]).encode("utf-8", "surrogatepass"))
+    if left:
+        words = "1 quarantined record has" if len(left) == 1 else f"{len(left)} quarantined records have"
+        first = ", ".join(sorted(left)[:SHOWN])
+        raise NotReadyError(
+            f"{key.batch}|{variant}: {words} no row of {key.other.model_id}: {first}: the batch or a row changed "
+            "meanwhile; the next run asks what is missing"
+        )
     where = (fallbacks.c.task == key.own.task, fallbacks.c.batch == key.batch, fallbacks.c.variant == variant)
     connection.execute(sa.delete(fallbacks).where(*where))
     connection.execute(

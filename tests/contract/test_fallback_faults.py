@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from factories import (
     BAD,
     ScriptedEngine,
@@ -22,12 +23,14 @@ from factories import (
 from batch_assets.assets.validated_results import validate
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, Status
+from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Thresholds
 from batch_assets.partitions import PartitionKey
 from batch_assets.planner import VALIDATED_RESULTS, build_fallback_work, build_work
 from batch_assets.runner.ledger import Ledger
 from batch_assets.runner.prepare import Preparer
 from batch_assets.store.leases import LeaseBook
+from batch_assets.store.tables import results
 
 OWN = PartitionKey("b1", "v1--m1")
 
@@ -148,6 +151,25 @@ def test_rows_of_one_fallback_stand_though_another_of_the_batch_lost_its_lease(s
     ledger.close()
     assert load_rows(database, "v1", "big") == {}
     assert list(load_rows(database, "v2", "big")) == ["r0001"]
+
+
+def test_a_fallback_whose_row_has_vanished_meanwhile_counts_not_as_finished(stage: Stage) -> None:
+    task = stage.task(fallback=make_model("big", max_in_flight=1))
+    big = ScriptedEngine()
+
+    def lose_a_row(text: str) -> None:
+        if text == "text of r0002":
+            with stage.platform.database.write() as connection:
+                connection.execute(sa.delete(results).where(results.c.item_id == "r0001", results.c.model_id == "big"))
+
+    big.on_request = lose_a_row
+    with pytest.raises(NotReadyError, match=r"^b1\|v1--m1: 1 quarantined record has no row of big: r0001"):
+        stage.run(task, spoil("r0001", "r0002"), fallback=big)
+    assert stage.plan(task).fallbacks == (OWN,)
+    again = ScriptedEngine()
+    stage.run(task, fallback=again)
+    assert again.asked == []
+    assert load_models(stage) == ["m1", "big", "big", "m1"]
 
 
 def test_an_answer_of_the_fallback_goes_with_its_record_into_a_later_batch(stage: Stage) -> None:

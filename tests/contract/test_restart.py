@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from factories import (
     GOOD,
+    Hang,
     ScriptedEngine,
     load_open_claims,
     load_statuses,
@@ -183,7 +184,7 @@ def test_works_are_read_once_and_no_earlier_than_needed(database: Database, tmp_
 
 def test_a_caller_that_stops_in_the_middle_stops_the_runner(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    engine = ScriptedEngine({"text of b10000": [DEATH, GOOD]}, latency_s=0.002)
+    engine = ScriptedEngine({"text of b10000": [DEATH, GOOD], "text of b40000": Hang()}, latency_s=0.002)
     works = [make_work(task, b, make_records(make_ids(5, prefix=b))) for b in ("b1", "b2", "b3", "b4")]
 
     outcomes = Restarts(database, engine, max_in_flight=1).start(works)

@@ -3,6 +3,7 @@
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from factories import (
@@ -30,6 +31,7 @@ from factories import (
 from batch_assets.core.attempts import RetryMode, RetryPolicy
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import RequestFailed
+from batch_assets.runner import ask_queue
 from batch_assets.runner.drive import drive
 from batch_assets.runner.work import Progress
 from batch_assets.store.database import Database
@@ -130,10 +132,20 @@ def test_a_slow_record_holds_one_place_and_nobody_else_up(database: Database, tm
     assert set(load_statuses(database).values()) == {"ok"}
 
 
-def test_a_record_that_waits_for_its_backoff_holds_no_place(database: Database, tmp_path: Path) -> None:
+def test_a_record_that_waits_for_its_backoff_holds_no_place(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed_s = 0.0
+    monkeypatch.setattr(ask_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s))
     task = make_task(tmp_path)
-    slow = type(task)(**{**vars_of(task), "retry": RetryPolicy(base_s=0.4)})
+    slow = type(task)(**{**vars_of(task), "retry": RetryPolicy(base_s=60, cap_s=60)})
     engine = ScriptedEngine({"text of r0000": [pass_later(), GOOD]})
+
+    def let_it_end(text: str) -> None:
+        nonlocal passed_s
+        passed_s = 60.0 * (text == "text of r0005")
+
+    engine.on_request = let_it_end
     run_works(database, engine, make_work(slow, "b1", make_records(make_ids(6))), max_in_flight=1)
     assert engine.asked == [f"text of r000{n}" for n in (0, 1, 2, 3, 4, 5, 0)]
 
