@@ -60,6 +60,7 @@ class ErrorKind(StrEnum):
     RATE_LIMITED = "rate_limited"
     SERVER_ERROR = "server_error"
     CONNECTION = "connection"
+    DROPPED = "dropped"
     BAD_REQUEST = "bad_request"
     BAD_RESPONSE = "bad_response"
     KILLS_ENGINE = "kills_engine"

@@ -117,8 +117,11 @@ class OpenAIEngine:
                     return _translate_status(response, data, self._key, has_answered=self._has_answered)
         except TimeoutError:
             return RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True)
-        except aiohttp.ClientError as e:
+        except aiohttp.ClientConnectorError as e:
             return RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True)
+        except aiohttp.ClientError as e:
+            words = f"the connection was dropped: {type(e).__name__}"
+            return RequestFailed(ErrorKind.DROPPED, words, is_passing=True)
         except RequestFailed as e:
             return e
         try:

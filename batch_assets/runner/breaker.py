@@ -15,7 +15,7 @@ SPELL_FAILURES = 32
 """Failures in a row, with no answer between, after which it opens."""
 
 LOST_CONNECTIONS = 5
-"""The same for connections that aren't even made: a record has little to do with those."""
+"""The same for connections that can't be made, or that are dropped: a record has little to do with those."""
 
 SLOW_FAILURES = 5
 """The same for failures that come slowly, over more than a quarter of `limit_s`: timeouts in a small window."""
@@ -40,6 +40,7 @@ FEW_LEFT = 64
 """With so few records left in a run that had answers, the records are to blame rather than the server."""
 
 _THE_SERVERS = (ErrorKind.RATE_LIMITED, ErrorKind.CONNECTION)
+"""Failures that no record can cause. That its connection is dropped it can, though it seldom does."""
 
 
 class Breaker:
@@ -56,10 +57,11 @@ class Breaker:
 
     The run is stopped (`check`) when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, when it
     has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. Not so where all is
-    read, FEW_LEFT records or fewer are left and the run had answers: then it closes for good, and these records answer
-    for their failures.
+    read, FEW_LEFT records or fewer are left, the run had answers and the last failure may be a record's: then it closes
+    for good, and these records answer for their failures.
 
-    A failure costs a record one of its attempts, unless it is a rate limit, a lost connection, or met it open.
+    A failure costs a record one of its attempts, unless it is a rate limit, a connection that can't be made, one that
+    is dropped while records aren't to blame, or met it open.
     """
 
     def __init__(self, limit_s: float, probe_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -130,7 +132,8 @@ class Breaker:
         if not self._spell:
             self._spell_since = at
         self._spell += 1
-        self._connections = self._connections + 1 if kind is ErrorKind.CONNECTION else 0
+        is_lost = kind is ErrorKind.CONNECTION or (kind is ErrorKind.DROPPED and not self._blames_records)
+        self._connections = self._connections + 1 if is_lost else 0
         self._window.append(True)
         self._last = failure
         if self._opened_at is not None:
@@ -144,7 +147,7 @@ class Breaker:
             self._opened_at, self._probes_failed, self._failed_since_opened, self._answers = at, 0, 0, 0
             self._pause(failure.retry_after_s)
             return False
-        return kind not in _THE_SERVERS
+        return not is_lost and kind not in _THE_SERVERS
 
     def check(self, left: int | None) -> None:
         """Raise EngineDead if it has been open for too long; where the few records left are to blame instead, close.

@@ -269,6 +269,17 @@ def test_lost_connections_with_answers_between_them_stop_nothing(database: Datab
     assert set(load_statuses(database).values()) == {"ok"}
 
 
+def test_a_record_whose_connection_is_dropped_each_time_is_an_error_and_stops_nothing(
+    database: Database, tmp_path: Path
+) -> None:
+    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(12)))
+    engine = ScriptedEngine({"text of r0003": pass_later("dropped")})
+    run_works(database, engine, work, max_in_flight=4, outage_s=0.0)
+    statuses = load_statuses(database)
+    assert statuses.pop("r0003") == "error/dropped"
+    assert set(statuses.values()) == {"ok"}
+
+
 def test_a_server_that_vanishes_loses_no_record_to_errors(database: Database, tmp_path: Path) -> None:
     # Its connections fail until the run stops; what couldn't be asked stays pending for the next run.
     work = make_work(make_task(tmp_path), "b1", make_records(make_ids(100)))

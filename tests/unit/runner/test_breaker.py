@@ -68,15 +68,16 @@ def test_failures_in_a_row_open_it_and_the_last_of_them_is_charged_to_nobody(bre
     assert breaker.free(64, 0) == 0
 
 
-@pytest.mark.parametrize("kind", ["rate_limited", "connection"])
+@pytest.mark.parametrize("kind", ["rate_limited", "connection", "dropped"])
 def test_what_a_record_has_little_to_do_with_is_charged_to_nobody(breaker: Breaker, kind: str) -> None:
     assert fail_times(breaker, 4, kind) == [False] * 4
 
 
-def test_few_lost_connections_open_it(breaker: Breaker) -> None:
-    fail_times(breaker, LOST_CONNECTIONS - 1, "connection")
+@pytest.mark.parametrize("kind", ["connection", "dropped"])
+def test_few_lost_connections_open_it(breaker: Breaker, kind: str) -> None:
+    fail_times(breaker, LOST_CONNECTIONS - 1, kind)
     assert not breaker.is_open
-    fail_times(breaker, 1, "connection")
+    fail_times(breaker, 1, kind)
     assert breaker.is_open
 
 
@@ -224,12 +225,15 @@ def make_silent(breaker: Breaker, clock: Clock, kind: str) -> None:
     clock.at += LIMIT_S
 
 
-def test_the_last_few_records_of_a_run_that_had_answers_are_to_blame_themselves(breaker: Breaker, clock: Clock) -> None:
+@pytest.mark.parametrize("kind", ["timeout", "dropped"])
+def test_the_last_few_records_of_a_run_that_had_answers_are_to_blame_themselves(
+    breaker: Breaker, clock: Clock, kind: str
+) -> None:
     breaker.hear_answer(object())
-    make_silent(breaker, clock, "timeout")
+    make_silent(breaker, clock, kind)
     breaker.check(FEW_LEFT)
     assert not breaker.is_open
-    assert fail_times(breaker, 3 * FEW_LEFT, "timeout") == [True] * 3 * FEW_LEFT
+    assert fail_times(breaker, 3 * FEW_LEFT, kind) == [True] * 3 * FEW_LEFT
 
 
 @pytest.mark.parametrize(
