@@ -24,6 +24,7 @@ _NO_SUCH_ADDRESS = {404, 405}
 _REDIRECTS = {301, 302, 303, 307, 308}
 # By code (OpenAI), by param (vLLM, which counts characters before it counts tokens), by type (llama.cpp).
 _TOO_LONG = {"context_length_exceeded", "input_tokens", "input_text", "exceed_context_size_error"}
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _LONGEST_WAIT_S = 3600.0
 """The cap on Retry-After: a server that is away for longer leaves error rows, not a run that sleeps for days."""
 
@@ -272,7 +273,7 @@ def _read_retry_after(value: str | None) -> float | None:
     if not value:
         return None
     try:
-        if value.strip().isdecimal():
+        if _SECONDS.fullmatch(value.strip()):
             return min(float(value), _LONGEST_WAIT_S)
         wait_s = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
         return min(max(0.0, wait_s), _LONGEST_WAIT_S)
