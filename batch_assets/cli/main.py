@@ -9,13 +9,16 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
 
+from batch_assets.assets.llm_outputs import report_on
 from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
 from batch_assets.cli.export import Exporter, print_export
 from batch_assets.cli.export import summary_document as export_document
@@ -46,14 +49,14 @@ from batch_assets.launches import (
     enqueue,
     has_daemon,
 )
-from batch_assets.partitions import sync_partitions
-from batch_assets.planner import Selection, make_plan
+from batch_assets.partitions import parse_partition_key, sync_partitions
+from batch_assets.planner import Selection, build_work, make_plan
 from batch_assets.resources import end_dead_runs
 from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import now
-from batch_assets.store.failures import load_failing
+from batch_assets.store.failures import Step, load_failing
 from batch_assets.store.overview import load_fallback_status, load_record, load_reports, load_status
 
 DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
@@ -113,8 +116,7 @@ def run(
                 view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
             launcher = Launcher(session.project, session.platform, session.instance, view.say)
             summary = launcher.run(*bound, selection, RetryMode(retry))
-            with session.platform.database.read() as connection:
-                reports = load_reports(connection, task)
+            reports = _load_reports(session, bound[0], summary.run_ids)
     except (ConfigError, SourceError):
         raise
     except BaseException:
@@ -123,7 +125,9 @@ def run(
     if as_json:
         print_json(summary_document(summary, reports))
     else:
-        print_summary(_make_console(), summary, reports, _make_hints(task, bound[0]))
+        print_summary(
+            _make_console(), summary, reports, _make_hints(task, bound[0], is_held_back=bool(summary.held_back))
+        )
     if summary.passed_over:
         ctx.exit(STOPPED)
     is_failing = summary.held_back or any(c.severity == "ERROR" for c in summary.failed_checks)
@@ -182,8 +186,7 @@ def status(task: str | None, as_json: bool) -> None:
                 for name, task in tasks.items()
             }
     if as_json:
-        fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending", "is_fallback")
-        print_json({name: [{f: getattr(line, f) for f in fields} for line in lines] for name, lines in found.items()})
+        print_json({name: [asdict(line) for line in lines] for name, lines in found.items()})
         return
     for name, lines in found.items():
         print_status(_make_console(), name, lines)
@@ -363,8 +366,26 @@ def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> fr
 SHOWN_NAMES = 20
 
 
-def _make_hints(task: str, bound: Task) -> list[str]:
+def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the figures of all partitions; those whose results these runs held back have none of now in the store."""
+    with session.platform.database.read() as connection:
+        reports = dict(load_reports(connection, task.name))
+        failing = load_failing(connection, task.name)
+    held = [p for (step, p), f in failing.items() if step is Step.RESULTS and f.run_id in run_ids]
+    for partition in map(parse_partition_key, held):
+        if work := build_work(task, session.platform, partition):
+            report = report_on(session.platform, work, work.variant.model)
+            reports[partition.batch, partition.variant] = report.model_dump(mode="json")
+    return reports
+
+
+def _make_hints(task: str, bound: Task, *, is_held_back: bool) -> list[str]:
     command = _shorten(Path(sys.argv[0]).absolute()) if "/" in sys.argv[0] else "batch-assets"
+    if is_held_back:
+        return [
+            f"{command} status {task}   # why, with a record of each kind for `show`",
+            f"{command} run {task} --retry failed   # asks what is not ok again",
+        ]
     first = next(iter(bound.prompts.values())).path
     return [
         f"{command} status {task}",

@@ -8,11 +8,12 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
 from batch_assets.planner import Plan
-from batch_assets.store.failures import Failing
+from batch_assets.store.failures import Failing, Step
 from batch_assets.store.overview import VariantStatus
 
 
@@ -65,11 +66,10 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
             console.print(f"{batch}: {len(lines)} {words}: {shown}", highlight=False, markup=False)
     for f in held:
         why = f.error or "killed, or it killed its process"
-        console.print(
-            f"{f.partition}: failed {f.failures} times ({f.step}), and is launched no more: {why}",
-            highlight=False,
-            markup=False,
-        )
+        words = f"failed {f.failures} times ({f.step}), and is launched no more but by `run` or `plan --launch --reset`"
+        if f.step is Step.RESULTS:
+            words = "results held back"
+        console.print(f"{f.partition}: {words}: {why}", highlight=False, markup=False, soft_wrap=True)
     if plan.is_empty:
         console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
         return
@@ -102,20 +102,23 @@ def print_summary(
         console.print(table)
     if len(found) > len(shown):
         console.print(f"and {len(found) - len(shown)} partitions more; --json has them all", highlight=False)
-    for line in _total_lines([figures for _, figures in found]):
-        console.print(line, highlight=False)
-    for need in summary.passed_over:
-        console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
+    lines = _total_lines([figures for _, figures in found])
+    lines += [f"passed over {need.partition}: run {need.leased_by} works on it" for need in summary.passed_over]
     if summary.held_back:
-        console.print(f"results held back: {summary.held_back}", highlight=False, markup=False)
-    for check in summary.failed_checks:
-        console.print(f"check failed ({check.severity}): {_check_line(check)}", highlight=False)
-    console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
+        lines.append(f"results held back: {summary.held_back}")
+    checks = [f"check failed ({c.severity}): {_check_line(c)}" for c in summary.failed_checks]
+    lines += checks[:SHOWN_CHECKS]
+    if len(checks) > SHOWN_CHECKS:
+        lines.append(f"and {len(checks) - SHOWN_CHECKS} failed checks more; --json has them all")
+    lines.append(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s")
+    for line in lines:
+        console.print(line.translate(_VISIBLE), highlight=False, markup=False, soft_wrap=True)
     if hints:
         console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False, soft_wrap=True)
 
 
 SHOWN_PARTITIONS = 30
+SHOWN_CHECKS = 30
 SHOWN_LINES = 5
 REPORT_COLUMNS = ("total", "ok", "invalid", "error", "reused", "rec/s", "p95 s")
 
@@ -140,11 +143,12 @@ def _total_lines(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     unknown = f", of {t['unknown_usage']} attempts unknown" if t["unknown_usage"] else ""
     answered = sum(f.get("fallback_ok", 0) for f in figures)
     fallback = f"; {answered} of these answered by the fallback" if answered else ""
+    cost = f", cost {t['cost']:.4f}" if t["cost"] else ""  # without a price it is unknown, not 0
     return [
         f"{t['total']} results: {t['ok']} ok, {t['invalid']} invalid, {t['error']} error{why}{fallback}",
         f"{t['reused']} reused, {t['repeated']} repeated, {t['superseded']} superseded; "
         f"tokens: {t['prompt_tokens']} in, {t['completion_tokens']} out{unknown}; "
-        f"engine: {t['seconds']:.0f} s, cost {t['cost']:.4f}",
+        f"engine: {t['seconds']:.0f} s{cost}",
     ]
 
 
@@ -201,6 +205,14 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
         marked = f"{line.model_id} (fallback)" if line.is_fallback else line.model_id
         table.add_row(line.prompt_ver, marked, *counts)
     console.print(table)
+    if not any(line.reasons for line in lines):
+        return
+    why = _make_table("why, with the first record of each kind", ("prompt_ver", "model_id", "reason"), ("records",))
+    why.add_column("such as", overflow="fold")
+    for line in lines:
+        for reason, found in line.reasons.items():
+            why.add_row(line.prompt_ver, line.model_id, reason, str(found.records), escape(found.first))
+    console.print(why)
 
 
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -1,0 +1,64 @@
+"""What a terminal tells of a partition whose results a check holds back: why, which records, and what helps."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from factories import BAD, ScriptedEngine
+from temp_project import TempProject
+
+from batch_assets.cli.main import FAILING_CHECKS, cli
+from batch_assets.core.errors import ConfigError
+from batch_assets.resources import open_instance
+from batch_assets.settings import load_settings
+
+IDS = ["[/a]", "b1r1", "b1r2", "b1r3"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TempProject:
+    """One batch of four records, three of whose answers are refused; one id looks like markup."""
+    found = TempProject(tmp_path, monkeypatch)
+    found.write("b1", IDS)
+    found.instance = open_instance(load_settings())
+    found.use(ScriptedEngine({f"text of {i}": BAD for i in IDS[:3]}))
+    return found
+
+
+def call(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args), standalone_mode=False)
+
+
+def test_a_run_whose_results_are_held_back_tells_the_reasons_and_what_they_cost(project: TempProject) -> None:
+    done = call("run", "t", "--variant", "v1--m1")
+    assert done.return_value == FAILING_CHECKS
+    assert "4 results: 1 ok, 3 invalid, 0 error (3 schema)" in done.stdout
+    assert "results held back: b1|v1--m1: invalid_share fails" in done.stdout
+    assert "run t --retry failed" in done.stdout
+
+
+def test_figures_of_an_earlier_state_are_not_told_as_those_of_the_run(project: TempProject) -> None:
+    project.use(ScriptedEngine())
+    assert call("run", "t", "--variant", "v1--m1").return_value == 0
+    project.use(ScriptedEngine({f"other {i}": BAD for i in IDS[:3]}))
+    project.write("b1", {i: f"other {i}" for i in IDS})
+    (report,) = json.loads(call("run", "t", "--variant", "v1--m1", "--json").stdout)["reports"]
+    assert (report["ok"], report["invalid"]) == (1, 3)
+
+
+def test_status_tells_why_rows_are_not_ok_with_a_record_of_each_kind(project: TempProject) -> None:
+    call("run", "t", "--variant", "v1--m1")
+    told = call("status", "t").stdout
+    assert any(line.split() == ["v1", "m1", "invalid/schema", "3", "[/a]"] for line in told.splitlines())
+    line = next(s for s in json.loads(call("status", "t", "--json").stdout)["t"] if s["prompt_ver"] == "v1")
+    assert line["reasons"] == {"invalid/schema": {"records": 3, "first": "[/a]"}}
+
+
+def test_an_export_of_results_that_are_held_back_doesnt_send_you_round_in_circles(project: TempProject) -> None:
+    call("run", "t", "--variant", "v1--m1")
+    done = call("export", "t", "--variant", "v1--m1")
+    assert isinstance(done.exception, ConfigError)
+    assert "1 of 1 partitions have new results that a check holds back: b1|v1--m1" in str(done.exception)
+    assert "run t --retry failed" in str(done.exception)
+    assert "b1|v1--m1: results held back: invalid_share fails" in call("plan", "t").stdout
