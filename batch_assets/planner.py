@@ -23,7 +23,7 @@ from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
 from batch_assets.store.batches import BatchState, content_of, load_batch, load_batches
 from batch_assets.store.fallbacks import FallbackState, load_fallback, load_fallbacks, load_quarantined
 from batch_assets.store.frames import cut
-from batch_assets.store.leases import load_live
+from batch_assets.store.leases import load_live, load_places
 from batch_assets.store.partitions import PartitionState, load_partition, load_partitions
 from batch_assets.store.results import VariantKey, load_foreign, load_states
 
@@ -54,6 +54,8 @@ class Need:
     rejudged: int = 0
     reasons: tuple[str, ...] = ()
     leased_by: str | None = None
+    held_at: str = ""
+    """Where the process of `leased_by` is."""
 
     @property
     def to_ask(self) -> int:
@@ -191,7 +193,7 @@ def make_plan(
         frozen = load_batches(connection, task.name)
         finished = load_partitions(connection, task.name)
         fallen_back = load_fallbacks(connection, task.name)
-        leased = load_live(connection, task.name)
+        leased, places = load_live(connection, task.name), load_places(connection, task.name)
     followed = (FALLBACK_OUTPUTS,) if task.fallbacks else ()
     stamped = {name: load_versions(instance, task, name) for name in (LLM_OUTPUTS, *followed, *RESULT_ASSETS)}
     specs = {key: platform.spec(task, key) for key in task.variants if selection.has_variant(key)}
@@ -206,7 +208,9 @@ def make_plan(
                 task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry, is_counting=is_counting
             )
             if need is not None:
-                found.needs.append(replace(need, leased_by=leased.get((batch.name, key))))
+                holder = leased.get((batch.name, key))
+                held_at = places[batch.name, key] if holder else ""
+                found.needs.append(replace(need, leased_by=holder, held_at=held_at))
                 continue
             found.done.append(partition)
             if state is None:

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import sqlalchemy as sa
 from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
 
 from batch_assets.assets.llm_outputs import report_on
 from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
 from batch_assets.cli.export import Exporter, print_export
 from batch_assets.cli.export import summary_document as export_document
 from batch_assets.cli.export_output import STDOUT, Format, choose_format, choose_output
-from batch_assets.cli.launch import Launcher
+from batch_assets.cli.launch import Launcher, RunSummary
 from batch_assets.cli.session import Session, open_session
 from batch_assets.cli.show import (
     plan_document,
@@ -37,7 +39,7 @@ from batch_assets.cli.show import (
 from batch_assets.cli.terminal import ProgressView, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
+from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError, unwrap
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     COMMAND_LINE,
@@ -55,7 +57,8 @@ from batch_assets.resources import end_dead_runs
 from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
-from batch_assets.store.database import now
+from batch_assets.store.batches import load_batches
+from batch_assets.store.database import find_fault, now
 from batch_assets.store.failures import Step, load_failing
 from batch_assets.store.overview import load_fallback_status, load_record, load_reports, load_status
 
@@ -120,14 +123,13 @@ def run(
     except (ConfigError, SourceError):
         raise
     except BaseException:
-        click.echo(f"the log is {_shorten(log)}", err=True)
+        if log.exists():
+            click.echo(f"the log is {_shorten(log)}", err=True)
         raise
     if as_json:
         print_json(summary_document(summary, reports))
     else:
-        print_summary(
-            _make_console(), summary, reports, _make_hints(task, bound[0], is_held_back=bool(summary.held_back))
-        )
+        print_summary(_make_console(), summary, reports, _make_hints(task, bound[0], summary))
     if summary.passed_over:
         ctx.exit(STOPPED)
     is_failing = summary.held_back or any(c.severity == "ERROR" for c in summary.failed_checks)
@@ -185,11 +187,12 @@ def status(task: str | None, as_json: bool) -> None:
                 ]
                 for name, task in tasks.items()
             }
+            new = {name: _count_new(connection, name, session.project.tasks[name][1]) for name in names}
     if as_json:
         print_json({name: [asdict(line) for line in lines] for name, lines in found.items()})
         return
     for name, lines in found.items():
-        print_status(_make_console(), name, lines)
+        print_status(_make_console(), name, lines, new[name])
 
 
 @cli.command()
@@ -202,8 +205,8 @@ def show(task: str, item_id: str, as_json: bool) -> None:
         name = session.find_task(task)[0].name
         with session.platform.database.read() as connection:
             found = load_record(connection, name, item_id)
-    if not found["results"] and not found["attempts"]:
-        raise ConfigError(f"task {name} has no result and no attempt for a record {item_id!r}")
+    if not any(found.values()):
+        raise ConfigError(f"task {name} has no record {item_id!r} in the batches that were read until now")
     if as_json:
         print_json(found)
     else:
@@ -307,6 +310,10 @@ def main() -> None:
         _end_at_once_if_told_again()
         sys.exit(STOPPED)
     except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
+        faults = [f for error in unwrap(e) if isinstance(error, DBAPIError) and (f := find_fault(error))]
+        if faults:  # in Dagster's own files: ours are told as StoreError
+            click.echo(f"stopped: Dagster's own database: {faults[0]}\n{GOES_ON}", err=True)
+            sys.exit(STOPPED)
         traceback.print_exc()
         click.echo(f"stopped by a fault that nobody foresaw: {type(e).__name__}: {e}\n{GOES_ON}", err=True)
         sys.exit(STOPPED)
@@ -366,6 +373,15 @@ def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> fr
 SHOWN_NAMES = 20
 
 
+def _count_new(connection: sa.Connection, task: str, source: Source) -> int:
+    """Return how many batches the source offers that were never read: nobody has counted their records."""
+    try:
+        offered = {ref.batch for ref in source.list_batches()}
+    except (ConfigError, SourceError):  # `plan` and `run` say what is wrong with it
+        return 0
+    return len(offered - set(load_batches(connection, task)))
+
+
 def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return the figures of all partitions; those whose results these runs held back have none of now in the store."""
     with session.platform.database.read() as connection:
@@ -379,9 +395,11 @@ def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[
     return reports
 
 
-def _make_hints(task: str, bound: Task, *, is_held_back: bool) -> list[str]:
+def _make_hints(task: str, bound: Task, summary: RunSummary) -> list[str]:
     command = _shorten(Path(sys.argv[0]).absolute()) if "/" in sys.argv[0] else "batch-assets"
-    if is_held_back:
+    if summary.passed_over:
+        return [f"{command} run {task}   # once the other run has ended"]
+    if summary.held_back:
         return [
             f"{command} status {task}   # why, with a record of each kind for `show`",
             f"{command} run {task} --retry failed   # asks what is not ok again",

@@ -52,6 +52,7 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
                 "rejudged": n.rejudged,
                 "why": list(n.reasons),
                 "leased_by": n.leased_by,
+                "held_at": n.held_at,
             }
             for n in plan.needs
         ],
@@ -78,7 +79,7 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
         table = _make_table(f"{plan.task.name}: what is missing or stale", ("batch", "variant"), numbers)
         table.add_column("why")
         for n in plan.needs:
-            why = ", ".join(n.reasons) + (f" (leased by run {n.leased_by})" if n.leased_by else "")
+            why = ", ".join(n.reasons) + (f" (run {n.leased_by} works on it: {n.held_at})" if n.leased_by else "")
             counts = (str(c or "") for c in (n.missing, n.stale, n.retried, n.rejudged))
             table.add_row(n.partition.batch, n.partition.variant, *counts, why)
         console.print(table)
@@ -103,7 +104,10 @@ def print_summary(
     if len(found) > len(shown):
         console.print(f"and {len(found) - len(shown)} partitions more; --json has them all", highlight=False)
     lines = _total_lines([figures for _, figures in found])
-    lines += [f"passed over {need.partition}: run {need.leased_by} works on it" for need in summary.passed_over]
+    lines += [
+        f"passed over {need.partition}: run {need.leased_by} works on it ({need.held_at})"
+        for need in summary.passed_over
+    ]
     if summary.held_back:
         lines.append(f"results held back: {summary.held_back}")
     checks = [f"check failed ({c.severity}): {_check_line(c)}" for c in summary.failed_checks]
@@ -185,7 +189,9 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
             for c in summary.failed_checks
         ],
         "held_back": summary.held_back,
-        "passed_over": [{"partition": str(n.partition), "leased_by": n.leased_by} for n in summary.passed_over],
+        "passed_over": [
+            {"partition": str(n.partition), "leased_by": n.leased_by, "held_at": n.held_at} for n in summary.passed_over
+        ],
         "reports": [
             {"batch": p.batch, "variant": p.variant, **reports[p.batch, p.variant]}
             for p in summary.partitions
@@ -194,8 +200,8 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
     }
 
 
-def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) -> None:
-    """Print a task at a glance."""
+def print_status(console: Console, task: str, lines: Sequence[VariantStatus], new_batches: int) -> None:
+    """Print a task at a glance; the records of new batches, which were never read, are in no figure."""
     if not lines:
         console.print(f"{task}: no results yet")
         return
@@ -205,6 +211,8 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
         marked = f"{line.model_id} (fallback)" if line.is_fallback else line.model_id
         table.add_row(line.prompt_ver, marked, *counts)
     console.print(table)
+    if new_batches:
+        console.print(f"not counted: {new_batches} new batches, see batch-assets plan {task}", highlight=False)
     if not any(line.reasons for line in lines):
         return
     why = _make_table("why, with the first record of each kind", ("prompt_ver", "model_id", "reason"), ("records",))
@@ -217,7 +225,8 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
 
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print all rows and attempts of one record."""
-    for line in [*_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
+    pending = [] if found["results"] else [f"{item_id} in batch {b['batch']}: pending" for b in found["batches"]]
+    for line in [*pending, *_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
         console.print(line.translate(_VISIBLE), highlight=False, markup=False, soft_wrap=True)
 
 
@@ -238,9 +247,15 @@ def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
         yield f"  attempts {row['attempts']}, updated {at}, run {row['run_id']}"
 
 
+_ENDS = {
+    None: "no end: in flight, or its process died",
+    "released": "released: its run stopped before it was answered",
+}
+
+
 def _attempt_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for a in rows:
-        end = a["outcome"] or "no end: in flight, or its process died"
+        end = _ENDS.get(a["outcome"], a["outcome"])
         latency = f", {a['latency_s']:.2f} s" if a["latency_s"] is not None else ""
         tokens = f", {a['prompt_tokens']}+{a['completion_tokens']} tokens" if a["prompt_tokens"] is not None else ""
         variant = f"{a['prompt_ver']}--{a['model_id']}"

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from batch_assets.core.errors import StoreError
 from batch_assets.runner.progress import Pace, tell_duration, tell_failure, tell_pause, tell_progress
 from batch_assets.runner.work import Progress
 
@@ -23,7 +24,10 @@ def quiet(log_path: Path) -> Generator[Console, None, None]:
 
     File descriptors are redirected, not Python's streams: vLLM and torch also write from C++.
     """
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise StoreError(f"BATCH_ASSETS_HOME: {log_path.parent} can't be made: {e.strerror}") from e
     sys.stdout.flush()
     sys.stderr.flush()
     out, err = os.dup(1), os.dup(2)
@@ -60,6 +64,7 @@ class ProgressView:
         self._printed_at = time.monotonic() - PLAIN_EVERY_S  # the first line comes at once
         self._printed_done = 0
         self._failure_told = ""
+        self._last: Progress | None = None
 
     def __enter__(self) -> "ProgressView":
         if self._console.is_terminal:
@@ -69,6 +74,8 @@ class ProgressView:
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._bar.stop()
+        elif self._last is not None and self._last.done != self._printed_done:
+            self.say(tell_progress(self._last, None))  # how far a run came that was stopped
 
     def say(self, words: str) -> None:
         """Print a line above the bar. In a file a line stays one, however long."""
@@ -82,6 +89,7 @@ class ProgressView:
 
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
+        self._last = progress
         self._pace.note(progress)
         left_s = self._pace.left_s(progress)
         if not self._console.is_terminal:

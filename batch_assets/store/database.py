@@ -34,6 +34,7 @@ _SQLITE_FAULTS = {
     sqlite3.SQLITE_READONLY: "the store's file can't be written: see who owns it, and whether the disk is read-only",
     sqlite3.SQLITE_CANTOPEN: "the store's file can't be opened: its folder is gone, or somebody else's",
     sqlite3.SQLITE_CORRUPT: "the store's file is damaged: put a copy back",
+    sqlite3.SQLITE_NOTADB: "the store's file is damaged: put a copy back",
     sqlite3.SQLITE_BUSY: f"another process has kept the store locked for {SQLITE_BUSY_TIMEOUT_S} s",
 }
 
@@ -67,7 +68,7 @@ class Database:
             with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
                 yield connection
         except DBAPIError as e:
-            if why := _find_fault(e):
+            if why := find_fault(e):
                 raise StoreError(f"{why}; what was committed before is kept") from e
             raise
 
@@ -151,7 +152,7 @@ def is_connection_lost(error: BaseException | None) -> bool:
     return False
 
 
-def _find_fault(error: DBAPIError) -> str:
+def find_fault(error: DBAPIError) -> str:
     """Say in plain words, by the database's own code, why a store takes nothing in; empty for errors of other kinds."""
     if not isinstance(error.orig, sqlite3.Error):
         is_full = getattr(error.orig, "pgcode", None) == _PG_DISK_FULL

@@ -167,6 +167,12 @@ def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], str
     return {(r["batch"], r["variant"]): r["run_id"] for r in rows if _is_held(r, at)}
 
 
+def load_places(connection: sa.Connection, task: str) -> dict[tuple[str, str], str]:
+    """Return where the process is that holds a partition's lease, `pid 12 on host`, by (batch, variant)."""
+    rows = connection.execute(sa.select(leases).where(leases.c.task == task)).mappings()
+    return {(r["batch"], r["variant"]): f"pid {r['pid']} on {r['host']}" for r in rows}
+
+
 def load_holders(connection: sa.Connection) -> set[str]:
     """Return the runs that hold a lease, of any task, which has not run out."""
     return set(connection.scalars(sa.select(leases.c.run_id).where(leases.c.expires_at > now()).distinct()))

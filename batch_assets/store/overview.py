@@ -116,7 +116,7 @@ def _count_pending(connection: sa.Connection, task: str, prompt_ver: str, model_
 
 
 def load_record(connection: sa.Connection, task: str, item_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Return all rows and attempts of one record, oldest first."""
+    """Return all rows and attempts of one record, oldest first, and the batches that hold it."""
     rows = connection.execute(
         sa.select(results)
         .where(results.c.task == task, results.c.item_id == item_id)
@@ -127,7 +127,14 @@ def load_record(connection: sa.Connection, task: str, item_id: str) -> dict[str,
         .where(attempts.c.task == task, attempts.c.item_id == item_id)
         .order_by(attempts.c.attempt_id)
     ).mappings()
-    return {"results": [dict(r) for r in rows], "attempts": [dict(t) for t in tries]}
+    owners = connection.execute(
+        sa.select(item_owner.c.batch).where(item_owner.c.task == task, item_owner.c.item_id == item_id)
+    ).mappings()
+    return {
+        "results": [dict(r) for r in rows],
+        "attempts": [dict(t) for t in tries],
+        "batches": [dict(o) for o in owners],
+    }
 
 
 def load_reports(connection: sa.Connection, task: str) -> dict[tuple[str, str], Mapping[str, Any]]:

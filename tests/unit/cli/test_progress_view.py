@@ -66,3 +66,8 @@ def test_elsewhere_a_line_stays_one_however_long() -> None:
         view.say("[b3] " + "word " * 30)
     assert out.getvalue().count("\n") == 1
     assert out.getvalue().startswith("[b3]")
+
+
+def test_elsewhere_a_run_that_stops_says_how_far_it_came() -> None:
+    text = show(make_progress(0), make_progress(1), make_progress(2), is_terminal=False)
+    assert text.splitlines()[-1] == "2 of 4 records (50 %); 1 in flight; 2 ok, 0 invalid, 0 error"
