@@ -57,6 +57,7 @@ from batch_assets.resources import end_dead_runs
 from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
+from batch_assets.sources.files import FileSource
 from batch_assets.store.batches import load_batches
 from batch_assets.store.database import find_fault, now
 from batch_assets.store.failures import Step, load_failing
@@ -126,6 +127,7 @@ def run(
         if log.exists():
             click.echo(f"the log is {_shorten(log)}", err=True)
         raise
+    _warn_of_no_batch(*bound)
     if as_json:
         print_json(summary_document(summary, reports))
     else:
@@ -165,6 +167,7 @@ def plan(
     if as_json:
         print_json(plan_document(made, held, queued))
         return
+    _warn_of_no_batch(*bound)
     print_plan(_make_console(), made, held)
     if queued:
         waits = "" if is_daemon_alive else "; no daemon is running here: it starts when `batch-assets up` does"
@@ -380,6 +383,13 @@ def _count_new(connection: sa.Connection, task: str, source: Source) -> int:
     except (ConfigError, SourceError):  # `plan` and `run` say what is wrong with it
         return 0
     return len(offered - set(load_batches(connection, task)))
+
+
+def _warn_of_no_batch(task: Task, source: Source) -> None:
+    """Say where a source offers nothing: a misspelt pattern looks like a day without records."""
+    if not source.list_batches():
+        words = f": no file fits {source.pattern} in {source.folder}" if isinstance(source, FileSource) else ""
+        click.echo(f"warning: the source of task {task.name} offers no batch{words}", err=True)
 
 
 def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:

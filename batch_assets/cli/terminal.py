@@ -74,7 +74,7 @@ class ProgressView:
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._bar.stop()
-        elif self._last is not None and self._last.done != self._printed_done:
+        elif self._last is not None and self._last.done not in (0, self._printed_done):
             self.say(tell_progress(self._last, None))  # how far a run came that was stopped
 
     def say(self, words: str) -> None:

@@ -51,13 +51,20 @@ def load_project(settings: Settings) -> Project:
 
 
 def _find_refusal(error: Exception, defs: Path) -> ConfigError | None:
-    """Return in our words what pydantic or a call has refused in a task's file; None for errors of other kinds."""
+    """Return in our words what Python, pydantic or a call has refused in a task's file; None for other errors."""
     for found in unwrap(error):
         if isinstance(found, ValidationError | TypeError):
             words = tell_problems(found) if isinstance(found, ValidationError) else str(found)
             frames = [f for f in traceback.extract_tb(found.__traceback__) if Path(f.filename).is_relative_to(defs)]
             where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(defs)
             return ConfigError(f"{where}: {words}")
+        if isinstance(found, SyntaxError) and found.filename and Path(found.filename).is_relative_to(defs):
+            return ConfigError(f"{found.filename}, line {found.lineno}: {found.msg}")
+        if isinstance(found, ImportError | NameError | AttributeError):
+            frames = [f for f in traceback.extract_tb(found.__traceback__) if f.name != "__getattr__"]  # of a module
+            last = frames[-1] if frames else None
+            if last is not None and Path(last.filename).is_relative_to(defs):
+                return ConfigError(f"{last.filename}, line {last.lineno}: {found}")
     return None
 
 

@@ -107,6 +107,8 @@ def _load_entry(path: Path, model_id: str, raw: object) -> ModelEntry:
         raise ConfigError(f"{path}: {model_id}: {problems}") from e
     if entry.engine == "openai" and not entry.base_url:
         raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")
+    if entry.base_url and not entry.base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"{path}: {model_id}: base_url: {entry.base_url!r} doesn't begin with http:// or https://")
     if entry.engine != "openai" and (entry.base_url or entry.api_key_env):
         raise ConfigError(f"{path}: {model_id}: base_url and api_key_env are for engine: openai")
     if entry.engine != "vllm" and entry.mode != "auto":

@@ -114,3 +114,10 @@ def test_a_home_that_is_a_file_is_told_by_the_variables_name(
     (tmp_path / "file").touch()
     monkeypatch.setenv("BATCH_ASSETS_HOME", str(tmp_path / "file"))
     assert "BATCH_ASSETS_HOME: " in str(call("run", "t").exception)
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_pattern_that_no_file_fits_is_told(project: TempProject, command: str) -> None:
+    path = project.folder / "task.py"
+    path.write_text(path.read_text().replace("*.csv", "*.cvs"))
+    assert "the source of task t offers no batch: no file fits" in call(command, "t").stderr
