@@ -115,8 +115,8 @@ def print_summary(
     if len(checks) > SHOWN_CHECKS:
         lines.append(f"and {len(checks) - SHOWN_CHECKS} failed checks more; --json has them all")
     lines.append(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s")
-    for line in lines:
-        console.print(line.translate(_VISIBLE), highlight=False, markup=False, soft_wrap=True)
+    for line in (told.translate(_VISIBLE) for told in lines):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     if hints:
         console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False, soft_wrap=True)
 
