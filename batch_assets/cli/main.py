@@ -1,6 +1,6 @@
 """The verbs of `batch-assets`.
 
-Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+Exit codes: 0 done, 1 finished with failing checks, 2 wrong use or input, 3 stopped by a fault.
 """
 
 import fnmatch
@@ -91,7 +91,7 @@ def cli() -> None:
     State lies under BATCH_ASSETS_HOME (default .batch_assets), the store at BATCH_ASSETS_DB_URL (default SQLite
     there), tasks in BATCH_ASSETS_DEFS (default: the shipped ones).
 
-    Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+    Exit codes: 0 done, 1 finished with failing checks, 2 wrong use or input, 3 stopped by a fault.
     """
 
 
