@@ -49,6 +49,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
+        self._file = self._find_file()
 
     @contextmanager
     def read(self) -> Generator[sa.Connection, None, None]:
@@ -62,8 +63,11 @@ class Database:
     def write(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start.
 
-        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's.
+        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's, or
+        its file is gone: SQLite would go on writing into what nobody finds any more.
         """
+        if self._find_file() != self._file:
+            raise StoreError(f"the store's file {self.engine.url.database} is gone, or another has taken its place")
         try:
             with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
                 yield connection
@@ -71,6 +75,16 @@ class Database:
             if why := find_fault(e):
                 raise StoreError(f"{why}; what was committed before is kept") from e
             raise
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Return what tells SQLite's file from any other; None where there is none, as on PostgreSQL."""
+        if self.engine.dialect.name != "sqlite" or not self.engine.url.database:
+            return None
+        try:
+            state = Path(self.engine.url.database).stat()
+        except OSError:
+            return None
+        return state.st_dev, state.st_ino
 
     def close(self) -> None:
         """Give all connections back."""
