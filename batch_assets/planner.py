@@ -54,6 +54,8 @@ class Need:
     rejudged: int = 0
     reasons: tuple[str, ...] = ()
     leased_by: str | None = None
+    held_at: str = ""
+    """Where the process of `leased_by` is."""
 
     @property
     def to_ask(self) -> int:
@@ -206,7 +208,10 @@ def make_plan(
                 task, platform, batch, partition, spec, state, stamped[LLM_OUTPUTS], retry, is_counting=is_counting
             )
             if need is not None:
-                found.needs.append(replace(need, leased_by=leased.get((batch.name, key))))
+                holder = leased.get((batch.name, key))
+                if holder is not None:
+                    need = replace(need, leased_by=holder.run_id, held_at=holder.place)
+                found.needs.append(need)
                 continue
             found.done.append(partition)
             if state is None:

@@ -9,7 +9,7 @@ from batch_assets.assets.backfills import make_for_backfill
 from batch_assets.assets.events import Finding, Stamp
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.attempts import RetryMode
-from batch_assets.core.errors import BatchAssetsError, ConfigError, PartitionLeased
+from batch_assets.core.errors import BatchAssetsError, ConfigError, EngineDead, PartitionLeased
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.engines.factory import build_engine
@@ -162,16 +162,22 @@ def ask(
     observer: Observer,
     log: Callable[[str], object],
 ) -> Iterator[PartitionOutcome]:
-    """Bring partitions of one model up to date with one engine start; yield each when it is finished."""
+    """Bring partitions of one model up to date with one engine start; yield each when it is finished.
+
+    Raises EngineDead with the model's name.
+    """
     engine = build_engine(model, platform.settings.cache_dir)
     options = RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s)
 
     def make_runner(observe: Observer) -> Runner:
         return Runner(platform.database, engine, options, run_id=run_id, retry=retry, total=total, observer=observe)
 
-    return drive_with_restarts(
-        make_runner, works, is_restartable=engine.is_restartable, observer=observer, log=log
-    )  # fmt: skip
+    try:
+        yield from drive_with_restarts(
+            make_runner, works, is_restartable=engine.is_restartable, observer=observer, log=log
+        )
+    except EngineDead as e:  # a task has several models, its fallback among them
+        raise EngineDead(f"model {model.model_id}: {e}", took_requests_down=e.took_requests_down) from e
 
 
 def _find_work(task: Task, platform: Platform, partition: PartitionKey) -> PartitionWork:

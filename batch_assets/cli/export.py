@@ -24,6 +24,7 @@ from batch_assets.resources import Platform
 from batch_assets.schemas import validated_results_schema
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import load_batches, load_owned
+from batch_assets.store.failures import Step, load_failing
 from batch_assets.store.fallbacks import load_fallbacks
 from batch_assets.store.partitions import load_partitions
 
@@ -44,6 +45,8 @@ class Survey:
     """Their results are of an earlier state of source, prompt, model or rules, or their fallback is yet to be asked."""
     lost: tuple[PartitionKey, ...] = ()
     """Done, but their frame is gone from the home folder."""
+    held: tuple[PartitionKey, ...] = ()
+    """Those of `missing` and `outdated` whose new results a check holds back: to run them again changes nothing."""
 
     @property
     def is_whole(self) -> bool:
@@ -65,6 +68,7 @@ class Exported:
     missing: list[str] = field(default_factory=list[str])
     outdated: list[str] = field(default_factory=list[str])
     lost: list[str] = field(default_factory=list[str])
+    held: list[str] = field(default_factory=list[str])
 
 
 class Exporter:
@@ -92,12 +96,12 @@ class Exporter:
             if strict and not survey.is_whole:
                 raise NotReadyError("\n".join(describe(self._task.name, survey)))
             if not survey.found:
-                raise ConfigError(
-                    f"task {self._task.name} has no validated results here yet: batch-assets run {self._task.name}"
-                )
+                task = self._task.name
+                why = "; ".join(describe(task, survey)) if survey.held else f"batch-assets run {task}"
+                raise ConfigError(f"task {task} has no validated results here yet: {why}")
             done = Exported(path=output)
-            done.missing, done.outdated, done.lost = (
-                [str(p) for p in group] for group in (survey.missing, survey.outdated, survey.lost)
+            done.missing, done.outdated, done.lost, done.held = (
+                [str(p) for p in group] for group in (survey.missing, survey.outdated, survey.lost, survey.held)
             )
 
             def write(file: BinaryIO) -> None:
@@ -120,11 +124,14 @@ class Exporter:
             key=lambda p: (places.get(p.batch, len(places)), p.batch, variants.index(p.variant)),
         )
         there = {p for p in everything if self._find_frame(p).is_file()}
+        with self._platform.database.read() as connection:
+            refused = {p for step, p in load_failing(connection, self._task.name) if step is Step.RESULTS}
         return Survey(
             found=tuple(p for p in everything if p in there),
             missing=tuple(p for p in everything if p not in there and p in late),
             outdated=tuple(p for p in everything if p in there and p in late),
             lost=tuple(p for p in everything if p not in there and p not in late),
+            held=tuple(p for p in everything if p in plan.outdated and str(p) in refused),
         )
 
     def _find_frame(self, partition: PartitionKey) -> Path:
@@ -200,10 +207,15 @@ def describe(task: str, survey: Survey | Exported) -> list[str]:
         + (len(survey.found) if isinstance(survey, Survey) else survey.partitions)
     )
     run = f"batch-assets run {task}"
-    if survey.missing:
-        lines.append(f"{len(survey.missing)} of {total} partitions have no results yet: {_name(survey.missing)}: {run}")
-    if survey.outdated:
-        lines.append(f"{len(survey.outdated)} of {total} partitions are out of date: {_name(survey.outdated)}: {run}")
+    held = {str(p) for p in survey.held}
+    for group, words in ((survey.missing, "have no results yet"), (survey.outdated, "are out of date")):
+        if late := [p for p in group if str(p) not in held]:
+            lines.append(f"{len(late)} of {total} partitions {words}: {_name(late)}: {run}")
+    if held:
+        lines.append(
+            f"{len(held)} of {total} partitions have new results that a check holds back: {_name(survey.held)}: "
+            f"batch-assets status {task} says why, {run} --retry failed asks what is not ok again"
+        )
     if survey.lost:
         lines.append(
             f"{len(survey.lost)} of {total} partitions are done and their frames are gone: {_name(survey.lost)}: "
@@ -282,6 +294,7 @@ def summary_document(task: str, form: Format, done: Exported) -> dict[str, Any]:
         "missing": done.missing,
         "outdated": done.outdated,
         "lost": done.lost,
+        "held_back": done.held,
     }
 
 

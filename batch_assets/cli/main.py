@@ -1,6 +1,6 @@
 """The verbs of `batch-assets`.
 
-Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+Exit codes: 0 done, 1 finished with failing checks, 2 wrong use or input, 3 stopped by a fault.
 """
 
 import fnmatch
@@ -9,18 +9,23 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
+import sqlalchemy as sa
 from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
+from sqlalchemy.exc import DBAPIError
 
+from batch_assets.assets.llm_outputs import report_on
 from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
 from batch_assets.cli.export import Exporter, print_export
 from batch_assets.cli.export import summary_document as export_document
 from batch_assets.cli.export_output import STDOUT, Format, choose_format, choose_output
-from batch_assets.cli.launch import Launcher
+from batch_assets.cli.launch import Launcher, RunSummary
 from batch_assets.cli.session import Session, open_session
 from batch_assets.cli.show import (
     plan_document,
@@ -35,7 +40,7 @@ from batch_assets.cli.terminal import ProgressView, make_visible, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.completions import make_storable
-from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError
+from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError, unwrap
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     COMMAND_LINE,
@@ -47,14 +52,16 @@ from batch_assets.launches import (
     enqueue,
     has_daemon,
 )
-from batch_assets.partitions import sync_partitions
-from batch_assets.planner import Selection, make_plan
+from batch_assets.partitions import parse_partition_key, sync_partitions
+from batch_assets.planner import Selection, build_work, make_plan
 from batch_assets.resources import end_dead_runs
 from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
-from batch_assets.store.database import now
-from batch_assets.store.failures import load_failing
+from batch_assets.sources.files import FileSource
+from batch_assets.store.batches import load_batches
+from batch_assets.store.database import find_fault, now
+from batch_assets.store.failures import Step, load_failing
 from batch_assets.store.overview import load_fallback_status, load_record, load_reports, load_status
 
 DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
@@ -85,7 +92,7 @@ def cli() -> None:
     State lies under BATCH_ASSETS_HOME (default .batch_assets), the store at BATCH_ASSETS_DB_URL (default SQLite
     there), tasks in BATCH_ASSETS_DEFS (default: the shipped ones).
 
-    Exit codes: 0 done, 1 finished with failing checks, 2 wrong use, 3 stopped by a fault.
+    Exit codes: 0 done, 1 finished with failing checks, 2 wrong use or input, 3 stopped by a fault.
     """
 
 
@@ -114,17 +121,18 @@ def run(
                 view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
             launcher = Launcher(session.project, session.platform, session.instance, view.say)
             summary = launcher.run(*bound, selection, RetryMode(retry))
-            with session.platform.database.read() as connection:
-                reports = load_reports(connection, task)
+            reports = _load_reports(session, bound[0], summary.run_ids)
     except (ConfigError, SourceError):
         raise
     except BaseException:
-        click.echo(f"the log is {_shorten(log)}", err=True)
+        if log.exists():
+            click.echo(f"the log is {_shorten(log)}", err=True)
         raise
+    _warn_of_no_batch(*bound)
     if as_json:
         print_json(summary_document(summary, reports))
     else:
-        print_summary(_make_console(), summary, reports, _make_hints(task, bound[0]))
+        print_summary(_make_console(), summary, reports, _make_hints(task, bound[0], summary))
     if summary.passed_over:
         ctx.exit(STOPPED)
     is_failing = summary.held_back or any(c.severity == "ERROR" for c in summary.failed_checks)
@@ -160,6 +168,7 @@ def plan(
     if as_json:
         print_json(plan_document(made, held, queued))
         return
+    _warn_of_no_batch(*bound)
     print_plan(_make_console(), made, held)
     if queued:
         waits = "" if is_daemon_alive else "; no daemon is running here: it starts when `batch-assets up` does"
@@ -182,12 +191,12 @@ def status(task: str | None, as_json: bool) -> None:
                 ]
                 for name, task in tasks.items()
             }
+            new = {name: _count_new(connection, name, session.project.tasks[name][1]) for name in names}
     if as_json:
-        fields = ("prompt_ver", "model_id", "ok", "invalid", "error", "pending", "is_fallback")
-        print_json({name: [{f: getattr(line, f) for f in fields} for line in lines] for name, lines in found.items()})
+        print_json({name: [asdict(line) for line in lines] for name, lines in found.items()})
         return
     for name, lines in found.items():
-        print_status(_make_console(), name, lines)
+        print_status(_make_console(), name, lines, new[name])
 
 
 @cli.command()
@@ -201,8 +210,8 @@ def show(task: str, item_id: str, as_json: bool) -> None:
         with session.platform.database.read() as connection:
             # What a shell hands over that is not UTF-8 is no text to a database, and no record's id.
             found = load_record(connection, name, make_storable(item_id))
-    if not found["results"] and not found["attempts"]:
-        raise ConfigError(f"task {name} has no result and no attempt for a record {item_id!r}")
+    if not any(found.values()):
+        raise ConfigError(f"task {name} has no record {item_id!r} in the batches that were read until now")
     if as_json:
         print_json(found)
     else:
@@ -306,6 +315,10 @@ def main() -> None:
         _end_at_once_if_told_again()
         sys.exit(STOPPED)
     except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
+        faults = [f for error in unwrap(e) if isinstance(error, DBAPIError) and (f := find_fault(error))]
+        if faults:  # in Dagster's own files: ours are told as StoreError
+            click.echo(f"stopped: Dagster's own database: {faults[0]}\n{GOES_ON}", err=True)
+            sys.exit(STOPPED)
         traceback.print_exc()
         click.echo(f"stopped by a fault that nobody foresaw: {type(e).__name__}: {e}\n{GOES_ON}", err=True)
         sys.exit(STOPPED)
@@ -365,8 +378,44 @@ def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> fr
 SHOWN_NAMES = 20
 
 
-def _make_hints(task: str, bound: Task) -> list[str]:
+def _count_new(connection: sa.Connection, task: str, source: Source) -> int:
+    """Return how many batches the source offers that were never read: nobody has counted their records."""
+    try:
+        offered = {ref.batch for ref in source.list_batches()}
+    except (ConfigError, SourceError):  # `plan` and `run` say what is wrong with it
+        return 0
+    return len(offered - set(load_batches(connection, task)))
+
+
+def _warn_of_no_batch(task: Task, source: Source) -> None:
+    """Say where a source offers nothing: a misspelt pattern looks like a day without records."""
+    if not source.list_batches():
+        words = f": no file fits {source.pattern} in {source.folder}" if isinstance(source, FileSource) else ""
+        click.echo(f"warning: the source of task {task.name} offers no batch{words}", err=True)
+
+
+def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the figures of all partitions; those whose results these runs held back have none of now in the store."""
+    with session.platform.database.read() as connection:
+        reports = dict(load_reports(connection, task.name))
+        failing = load_failing(connection, task.name)
+    held = [p for (step, p), f in failing.items() if step is Step.RESULTS and f.run_id in run_ids]
+    for partition in map(parse_partition_key, held):
+        if work := build_work(task, session.platform, partition):
+            report = report_on(session.platform, work, work.variant.model)
+            reports[partition.batch, partition.variant] = report.model_dump(mode="json")
+    return reports
+
+
+def _make_hints(task: str, bound: Task, summary: RunSummary) -> list[str]:
     command = _shorten(Path(sys.argv[0]).absolute()) if "/" in sys.argv[0] else "batch-assets"
+    if summary.passed_over:
+        return [f"{command} run {task}   # once the other run has ended"]
+    if summary.held_back:
+        return [
+            f"{command} status {task}   # why, with a record of each kind for `show`",
+            f"{command} run {task} --retry failed   # asks what is not ok again",
+        ]
     first = next(iter(bound.prompts.values())).path
     return [
         f"{command} status {task}",

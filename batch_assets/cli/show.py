@@ -8,12 +8,13 @@ from typing import Any
 import click
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
 from batch_assets.cli.terminal import make_visible
 from batch_assets.planner import Plan
-from batch_assets.store.failures import Failing
+from batch_assets.store.failures import Failing, Step
 from batch_assets.store.overview import VariantStatus
 
 
@@ -52,6 +53,7 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
                 "rejudged": n.rejudged,
                 "why": list(n.reasons),
                 "leased_by": n.leased_by,
+                "held_at": n.held_at,
             }
             for n in plan.needs
         ],
@@ -66,7 +68,10 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
             _print_text(console, f"{batch}: {len(lines)} {words}: {shown}")
     for f in held:
         why = f.error or "killed, or it killed its process"
-        _print_text(console, f"{f.partition}: failed {f.failures} times ({f.step}), and is launched no more: {why}")
+        words = f"failed {f.failures} times ({f.step}), and is launched no more but by `run` or `plan --launch --reset`"
+        if f.step is Step.RESULTS:
+            words = "results held back"
+        _print_text(console, f"{f.partition}: {words}: {why}")
     if plan.is_empty:
         console.print(f"{plan.task.name}: nothing to do; {len(plan.done)} output partitions are up to date")
         return
@@ -75,7 +80,7 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
         table = _make_table(f"{plan.task.name}: what is missing or stale", ("batch", "variant"), numbers)
         table.add_column("why")
         for n in plan.needs:
-            why = ", ".join(n.reasons) + (f" (leased by run {n.leased_by})" if n.leased_by else "")
+            why = ", ".join(n.reasons) + (f" (run {n.leased_by} works on it: {n.held_at})" if n.leased_by else "")
             counts = (str(c or "") for c in (n.missing, n.stale, n.retried, n.rejudged))
             table.add_row(n.partition.batch, n.partition.variant, *counts, why)
         console.print(table)
@@ -99,20 +104,26 @@ def print_summary(
         console.print(table)
     if len(found) > len(shown):
         console.print(f"and {len(found) - len(shown)} partitions more; --json has them all", highlight=False)
-    for line in _total_lines([figures for _, figures in found]):
-        console.print(line, highlight=False)
-    for need in summary.passed_over:
-        console.print(f"passed over {need.partition}: run {need.leased_by} works on it", highlight=False)
+    lines = _total_lines([figures for _, figures in found])
+    lines += [
+        f"passed over {need.partition}: run {need.leased_by} works on it ({need.held_at})"
+        for need in summary.passed_over
+    ]
     if summary.held_back:
-        _print_text(console, f"results held back: {summary.held_back}")
-    for check in summary.failed_checks:
-        _print_text(console, f"check failed ({check.severity}): {_check_line(check)}")
-    console.print(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s", highlight=False)
+        lines.append(f"results held back: {summary.held_back}")
+    checks = [f"check failed ({c.severity}): {_check_line(c)}" for c in summary.failed_checks]
+    lines += checks[:SHOWN_CHECKS]
+    if len(checks) > SHOWN_CHECKS:
+        lines.append(f"and {len(checks) - SHOWN_CHECKS} failed checks more; --json has them all")
+    lines.append(f"{summary.requests_sent} requests sent in {summary.seconds:.0f} s")
+    for line in lines:
+        _print_text(console, line)
     if hints:
         console.print("next:\n" + "\n".join(f"  {hint}" for hint in hints), highlight=False, soft_wrap=True)
 
 
 SHOWN_PARTITIONS = 30
+SHOWN_CHECKS = 30
 SHOWN_LINES = 5
 REPORT_COLUMNS = ("total", "ok", "invalid", "error", "reused", "rec/s", "p95 s")
 
@@ -137,11 +148,12 @@ def _total_lines(figures: Sequence[Mapping[str, Any]]) -> list[str]:
     unknown = f", of {t['unknown_usage']} attempts unknown" if t["unknown_usage"] else ""
     answered = sum(f.get("fallback_ok", 0) for f in figures)
     fallback = f"; {answered} of these answered by the fallback" if answered else ""
+    cost = f", cost {t['cost']:.4f}" if t["cost"] else ""  # without a price it is unknown, not 0
     return [
         f"{t['total']} results: {t['ok']} ok, {t['invalid']} invalid, {t['error']} error{why}{fallback}",
         f"{t['reused']} reused, {t['repeated']} repeated, {t['superseded']} superseded; "
         f"tokens: {t['prompt_tokens']} in, {t['completion_tokens']} out{unknown}; "
-        f"engine: {t['seconds']:.0f} s, cost {t['cost']:.4f}",
+        f"engine: {t['seconds']:.0f} s{cost}",
     ]
 
 
@@ -178,7 +190,9 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
             for c in summary.failed_checks
         ],
         "held_back": summary.held_back,
-        "passed_over": [{"partition": str(n.partition), "leased_by": n.leased_by} for n in summary.passed_over],
+        "passed_over": [
+            {"partition": str(n.partition), "leased_by": n.leased_by, "held_at": n.held_at} for n in summary.passed_over
+        ],
         "reports": [
             {"batch": p.batch, "variant": p.variant, **reports[p.batch, p.variant]}
             for p in summary.partitions
@@ -187,8 +201,8 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
     }
 
 
-def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) -> None:
-    """Print a task at a glance."""
+def print_status(console: Console, task: str, lines: Sequence[VariantStatus], new_batches: int) -> None:
+    """Print a task at a glance; the records of new batches, which were never read, are in no figure."""
     if not lines:
         console.print(f"{task}: no results yet")
         return
@@ -198,17 +212,31 @@ def print_status(console: Console, task: str, lines: Sequence[VariantStatus]) ->
         marked = f"{line.model_id} (fallback)" if line.is_fallback else line.model_id
         table.add_row(line.prompt_ver, marked, *counts)
     console.print(table)
+    if new_batches:
+        console.print(f"not counted: {new_batches} new batches, see batch-assets plan {task}", highlight=False)
+    if not any(line.reasons for line in lines):
+        return
+    why = _make_table("why, with the first record of each kind", ("prompt_ver", "model_id", "reason"), ("records",))
+    why.add_column("such as", overflow="fold")
+    for line in lines:
+        for reason, found in line.reasons.items():
+            why.add_row(line.prompt_ver, line.model_id, reason, str(found.records), escape(found.first))
+    console.print(why)
 
 
 def print_record(console: Console, item_id: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Print all rows and attempts of one record."""
-    for line in [*_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
-        _print_text(console, line, soft_wrap=True)
+    pending = [] if found["results"] else [f"{item_id} in batch {b['batch']}: pending" for b in found["batches"]]
+    for line in [*pending, *_row_lines(item_id, found["results"]), *_attempt_lines(found["attempts"])]:
+        _print_text(console, line)
 
 
-def _print_text(console: Console, text: str, *, soft_wrap: bool = False) -> None:
-    """Print what records, answers or servers may have a part in: no markup, no commands for the terminal."""
-    console.print(make_visible(text), highlight=False, markup=False, soft_wrap=soft_wrap)
+def _print_text(console: Console, text: str) -> None:
+    """Print what records, answers or servers may have a part in: no markup, no commands for the terminal.
+
+    In a file a line stays one, however long.
+    """
+    console.print(make_visible(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -224,9 +252,15 @@ def _row_lines(item_id: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]
         yield f"  attempts {row['attempts']}, updated {at}, run {row['run_id']}"
 
 
+_ENDS = {
+    None: "no end: in flight, or its process died",
+    "released": "released: its run stopped before it was answered",
+}
+
+
 def _attempt_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for a in rows:
-        end = a["outcome"] or "no end: in flight, or its process died"
+        end = _ENDS.get(a["outcome"], a["outcome"])
         latency = f", {a['latency_s']:.2f} s" if a["latency_s"] is not None else ""
         tokens = f", {a['prompt_tokens']}+{a['completion_tokens']} tokens" if a["prompt_tokens"] is not None else ""
         variant = f"{a['prompt_ver']}--{a['model_id']}"

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.runner.progress import Pace, tell_duration, tell_pause, tell_progress
+from batch_assets.runner.progress import Pace, tell_duration, tell_failure, tell_pause, tell_progress
 from batch_assets.runner.work import Progress
 
 PLAIN_EVERY_S = 10.0
@@ -70,6 +70,8 @@ class ProgressView:
         self._pace = Pace()
         self._printed_at = time.monotonic() - PLAIN_EVERY_S  # the first line comes at once
         self._printed_done = 0
+        self._failure_told = ""
+        self._last: Progress | None = None
 
     def __enter__(self) -> "ProgressView":
         if self._console.is_terminal:
@@ -79,13 +81,22 @@ class ProgressView:
     def __exit__(self, *_: object) -> None:
         if self._console.is_terminal:
             self._bar.stop()
+        elif self._last is not None and self._last.done not in (0, self._printed_done):
+            self.say(tell_progress(self._last, None))  # how far a run came that was stopped
 
     def say(self, words: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(make_visible(words), highlight=False, markup=False)
+        """Print a line above the bar. In a file a line stays one, however long."""
+        self._console.print(make_visible(words), highlight=False, markup=False, soft_wrap=True)
+
+    def _tell_failure(self, words: str) -> None:
+        """Print once why it pauses: the bar has no room for that."""
+        if words and words != self._failure_told and time.monotonic() - self._printed_at > PLAIN_EVERY_S:
+            self._printed_at, self._failure_told = time.monotonic(), words
+            self.say(words)
 
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
+        self._last = progress
         self._pace.note(progress)
         left_s = self._pace.left_s(progress)
         if not self._console.is_terminal:
@@ -97,6 +108,7 @@ class ProgressView:
         words = "starting the engine" if progress.is_starting else "asking"
         if progress.pause_s is not None:
             words = tell_pause(progress.pause_s)
+            self._tell_failure(tell_failure(progress))
         self._bar.update(
             self._row,
             description=words,
@@ -109,6 +121,8 @@ class ProgressView:
 def _tell_figures(progress: Progress, per_s: float | None, left_s: float | None) -> str:
     """Return what stands beside the bar."""
     counts = f"{progress.done}/{progress.total}"
+    if progress.pause_s is not None:
+        return ""  # in 80 columns there is room for the pause alone
     if progress.is_starting:
         return counts
     rate = "-/s" if per_s is None else f"{per_s:.1f}/s"

@@ -80,6 +80,14 @@ class LlmTask(dg.Component, dg.Resolvable):
     def build_task(self, folder: Path) -> tuple[Task, Source]:
         """Read the task's files, as they are in `folder`."""
         check_task_name(self.name)
+        for field, kind in (
+            ("thresholds", Thresholds),
+            ("retry", RetryPolicy),
+            ("ladder", Ladder),
+            ("nightly", Nightly),
+        ):
+            if not isinstance(getattr(self, field), kind):  # Python takes whatever it is given
+                raise ConfigError(f"task {self.name}: {field}: expected {kind.__name__}(…)")
         source = bind_source(self.name, self.source.bind(folder))
         prompts = load_prompts(folder / self.prompts, self.output)
         try:

@@ -62,15 +62,28 @@ def load_project(settings: Settings) -> Project:
 
 
 def _find_refusal(error: Exception, defs: Path) -> ConfigError | None:
-    """Return in our words what pydantic, Dagster or a call has refused in a task's file; None for other errors."""
-    refusals = [e for kinds in _REFUSALS for e in unwrap(error) if isinstance(e, kinds)]
-    if not refusals:
+    """Return in our words what pydantic, Python, Dagster or a call has refused in a task's file; None for others."""
+    found = next((e for kinds in _REFUSALS for e in unwrap(error) if isinstance(e, kinds)), None)
+    slip = next((words for e in unwrap(error) if (words := _find_slip(e, defs))), None)
+    if slip is not None and not isinstance(found, _REFUSALS[0]):
+        return ConfigError(slip)
+    if found is None:
         return None
-    found = refusals[0]
     words = tell_problems(found) if isinstance(found, ValidationError) else str(found)
     frames = [f for f in traceback.extract_tb(found.__traceback__) if Path(f.filename).is_relative_to(defs)]
     where = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(defs)
     return ConfigError(f"{where}: {words}")
+
+
+def _find_slip(found: BaseException, defs: Path) -> str | None:
+    """Say by file and line what Python itself refuses in a task's file; None for errors of other kinds and places."""
+    if isinstance(found, SyntaxError) and found.filename and Path(found.filename).is_relative_to(defs):
+        return f"{found.filename}, line {found.lineno}: {found.msg}"
+    if isinstance(found, ImportError | NameError | AttributeError):
+        frames = [f for f in traceback.extract_tb(found.__traceback__) if f.name != "__getattr__"]  # of a module
+        if frames and Path(frames[-1].filename).is_relative_to(defs):
+            return f"{frames[-1].filename}, line {frames[-1].lineno}: {found}"
+    return None
 
 
 def _load_tree(folder: Path) -> dg.ComponentTree:

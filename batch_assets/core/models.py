@@ -139,5 +139,5 @@ def _find_address_problem(url: str) -> str | None:
     if parts.query or parts.fragment:
         return "nothing behind '?' or '#': paths are put behind it, and a key is named by api_key_env"
     if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in url):
-        return "an address such as http://127.0.0.1:8000/v1 is wanted"
+        return "an address that begins with http:// or https://, such as http://127.0.0.1:8000/v1, is wanted"
     return None

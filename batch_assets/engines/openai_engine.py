@@ -19,7 +19,8 @@ from batch_assets.core.requests import Request
 from batch_assets.engines.file_descriptors import claim_descriptors
 from batch_assets.engines.openai_answer import read_completion
 
-_STOPS_THE_RUN = {401: "the key was refused", 402: "the account has no credit", 403: "the key may not do this"}
+_STOPS_THE_RUN = {401, 402, 403}
+_START_IT = "start it, or correct base_url in models.yaml"
 _NO_SUCH_ADDRESS = {404, 405}
 _REDIRECTS = {301, 302, 303, 307, 308}
 # By code (OpenAI), by param (vLLM, which counts characters before it counts tokens), by type (llama.cpp).
@@ -79,16 +80,23 @@ class OpenAIEngine:
             connector=aiohttp.TCPConnector(limit=most),
         )
         problem = ""
+        patience = aiohttp.ClientTimeout(
+            total=min(self._entry.timeout_s, self._entry.outage_s or self._entry.timeout_s)
+        )
         try:
-            async with self._session.get(f"{self._base_url}/models", allow_redirects=False) as response:
+            async with self._session.get(
+                f"{self._base_url}/models", allow_redirects=False, timeout=patience
+            ) as response:
                 if response.status in _STOPS_THE_RUN:
-                    problem = f"HTTP {response.status}: {_STOPS_THE_RUN[response.status]}"
+                    problem = _tell_stop(response.status, self._entry.api_key_env)
                 elif response.status in _REDIRECTS:
                     problem = _hide(_tell_redirect(response), self._key)
                 elif response.status == 200:
                     self._longest_prompt = _find_limit(await _read_body(response), self._entry.weights)
-        except (aiohttp.ClientError, TimeoutError) as e:
-            problem = f"the server can't be reached: {type(e).__name__}"
+        except TimeoutError:
+            problem = f"no answer in {patience.total:g} s: {_START_IT}"
+        except aiohttp.ClientError as e:
+            problem = f"the server can't be reached: {tell_connection(e)}: {_START_IT}"
         except RequestFailed as e:
             problem = f"the list of models: {e}"
         if problem:
@@ -115,13 +123,15 @@ class OpenAIEngine:
             async with session.post(url, json=self._body(request), allow_redirects=False) as response:
                 data = await _read_body(response)
                 if response.status != 200:
-                    return _translate_status(response, data, self._key, has_answered=self._has_answered)
+                    return _translate_status(
+                        response, data, self._entry.api_key_env, self._key, has_answered=self._has_answered
+                    )
         except TimeoutError:
             return RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True)
         except aiohttp.ClientConnectorError as e:
-            return RequestFailed(ErrorKind.CONNECTION, f"connection: {type(e).__name__}", is_passing=True)
+            return RequestFailed(ErrorKind.CONNECTION, f"connection: {tell_connection(e)}", is_passing=True)
         except aiohttp.ClientError as e:
-            words = f"the connection was dropped: {type(e).__name__}"
+            words = f"the connection was dropped: {tell_connection(e)}"
             return RequestFailed(ErrorKind.DROPPED, words, is_passing=True)
         except RequestFailed as e:
             return e
@@ -213,6 +223,21 @@ def _hide(text: str, secret: str) -> str:
     return re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE) if secret else text
 
 
+def tell_connection(error: aiohttp.ClientError) -> str:
+    """Say why a connection failed, by the system's words where it has some; never by aiohttp's, which may quote us."""
+    number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+    return os.strerror(number) if number is not None and number > 0 else type(error).__name__
+
+
+def _tell_stop(status: int, variable: str | None) -> str:
+    """Say what a status that stops the run means, and what mends it; `variable` is the one that holds the key."""
+    if status == 402:
+        return "HTTP 402: the account has no credit"
+    if variable is None:
+        return f"HTTP {status}: no key was sent: name the variable that holds one by api_key_env in models.yaml"
+    return f"HTTP {status}: the key {'was refused' if status == 401 else 'may not do this'}: look at {variable}"
+
+
 def _tell_redirect(response: aiohttp.ClientResponse) -> str:
     """Say where a server sends us: host and path alone, as the rest may hold anything."""
     try:
@@ -224,19 +249,19 @@ def _tell_redirect(response: aiohttp.ClientResponse) -> str:
 
 
 def _translate_status(
-    response: aiohttp.ClientResponse, data: bytes, secret: str, *, has_answered: bool
+    response: aiohttp.ClientResponse, data: bytes, variable: str | None, secret: str, *, has_answered: bool
 ) -> RequestFailed | EngineDead:
     """Say what a status means. No such address is the server's fault until it has answered once, then the request's."""
     status = response.status
     if status in _STOPS_THE_RUN:
-        return EngineDead(f"HTTP {status}: {_STOPS_THE_RUN[status]}")
-    if status in _NO_SUCH_ADDRESS and not has_answered:
-        return EngineDead(f"HTTP {status}: no such model or address: check weights and base_url in models.yaml")
+        return EngineDead(_tell_stop(status, variable))
     message, names = _read_error(data)
     if status in _REDIRECTS:
         message = _tell_redirect(response).partition(": ")[2]
     message = _hide(message, secret)
     words = f"HTTP {status}: {message}"[:300]
+    if status in _NO_SUCH_ADDRESS and not has_answered:
+        return EngineDead(f"{words}: no such model or address: check weights and base_url in models.yaml")
     if status in _REDIRECTS and not has_answered:
         return EngineDead(words)
     if status == 429:

@@ -99,11 +99,19 @@ class ApartVllm:
         finally:
             if watchdog is not None:
                 await asyncio.to_thread(watchdog.close)
-                multiprocessing.active_children()  # as a side effect, it waits for those that have ended
+                await asyncio.to_thread(_wait_for_children, watchdog.group)
 
 
 def _do_nothing() -> None:
     pass
+
+
+def _wait_for_children(group: int) -> None:
+    """Wait for our children in a group that has been killed, so that no zombie of them stays."""
+    for child in multiprocessing.active_children():
+        with contextlib.suppress(ProcessLookupError):
+            if child.pid is not None and os.getpgid(child.pid) == group:
+                child.join(SHUTDOWN_S)
 
 
 def _start(entry: ModelEntry, weights: Weights, watchdog: Watchdog) -> Any:

@@ -101,6 +101,10 @@ class Breaker:
             return None
         return 0.0 if self.is_probing else max(0.0, self._next_at - self._clock())
 
+    def last_failure(self) -> str:
+        """Return the words of the last failure; empty where there was none."""
+        return str(self._last or "")
+
     def free(self, window: int, in_flight: int) -> int:
         """Return how many requests may be sent now."""
         room = max(0, window - in_flight)

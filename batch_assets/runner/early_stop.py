@@ -99,6 +99,6 @@ def _judge(counts: _Asked) -> TooManyErrors | None:
     return TooManyErrors(
         f"{counts.work.task.name} {counts.work.variant.key}: {errors} of the {counts.settled} records settled in this "
         f"run are errors, more than max_error_share ({limits.max_error_share:.1%}) allows; {n} are {kind}, the first: "
-        f"{counts.words[kind]}. The run stopped and the rest stays pending: mend the cause and run again, or change "
-        "max_error_share or stop_early in the task's thresholds"
+        f"{counts.words[kind]}. The run stopped and the rest stays pending: mend the cause and run again, with "
+        "--retry errors for these too; or change max_error_share or stop_early in the task's thresholds"
     )

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 from batch_assets.runner.work import Progress
 
+_VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), " ")
+"""A server's words may hold control characters, which a terminal would obey."""
+
 WINDOW_S = 180.0
 """The time left goes by the rate of the last three minutes: prompts get longer, and servers slower."""
 
@@ -91,13 +94,22 @@ def tell_progress(progress: Progress, left_s: float | None) -> str:
     elif left_s is not None:
         words += f", about {tell_duration(left_s)} left"
     before = f", {t.already_done:,} done before" if t.already_done else ""
-    return f"{words}; {progress.in_flight:,} in flight; {t.ok:,} ok, {t.invalid:,} invalid, {t.error:,} error{before}"
+    last = f"; {tell_failure(progress)}" if tell_failure(progress) else ""
+    counts = f"{t.ok:,} ok, {t.invalid:,} invalid, {t.error:,} error{before}"
+    return f"{words}; {progress.in_flight:,} in flight; {counts}{last}"
 
 
 def tell_pause(pause_s: float) -> str:
     """Return what a run does that has stopped sending: `the server is failing: pausing, next probe in 4 s`."""
-    probe = f"next probe in {tell_duration(pause_s)}" if pause_s else "waiting for a probe's answer"
+    probe = f"next probe in {tell_duration(pause_s)}" if pause_s else "a probe is on its way"
     return f"the server is failing: pausing, {probe}"
+
+
+def tell_failure(progress: Progress) -> str:
+    """Return why a run is paused, `the last failure: HTTP 503: …`; empty while it isn't."""
+    if progress.pause_s is None or not progress.failure:
+        return ""
+    return "the last failure: " + " ".join(progress.failure.translate(_VISIBLE).split())[:200]
 
 
 def tell_duration(seconds: float) -> str:

@@ -430,5 +430,6 @@ class Runner:
                     in_flight=len(self._live),
                     is_starting=is_starting,
                     pause_s=self._breaker.pause_s(),
+                    failure=self._breaker.last_failure(),
                 )
             )

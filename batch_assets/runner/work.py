@@ -169,7 +169,8 @@ class PartitionOutcome:
 class Progress:
     """How far a run is, in records. `is_starting` while the engine loads.
 
-    `pause_s` is None while all goes well; while the engine fails, the seconds until the next probe, 0 during one.
+    `pause_s` is None while all goes well; while the engine fails, the seconds until the next probe, 0 during one, and
+    `failure` is what failed last.
     """
 
     total: int
@@ -178,3 +179,4 @@ class Progress:
     in_flight: int
     is_starting: bool = False
     pause_s: float | None = None
+    failure: str = ""

@@ -34,6 +34,7 @@ _SQLITE_FAULTS = {
     sqlite3.SQLITE_READONLY: "the store's file can't be written: see who owns it, and whether the disk is read-only",
     sqlite3.SQLITE_CANTOPEN: "the store's file can't be opened: its folder is gone, or somebody else's",
     sqlite3.SQLITE_CORRUPT: "the store's file is damaged: put a copy back",
+    sqlite3.SQLITE_NOTADB: "the store's file is damaged: put a copy back",
     sqlite3.SQLITE_BUSY: f"another process has kept the store locked for {SQLITE_BUSY_TIMEOUT_S} s",
 }
 
@@ -48,6 +49,7 @@ class Database:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
+        self._file = self._find_file()
 
     @contextmanager
     def read(self) -> Generator[sa.Connection, None, None]:
@@ -61,15 +63,28 @@ class Database:
     def write(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start.
 
-        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's.
+        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's, or
+        its file is gone: SQLite would go on writing into what nobody finds any more.
         """
+        if self._find_file() != self._file:
+            raise StoreError(f"the store's file {self.engine.url.database} is gone, or another has taken its place")
         try:
             with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
                 yield connection
         except DBAPIError as e:
-            if why := _find_fault(e):
+            if why := find_fault(e):
                 raise StoreError(f"{why}; what was committed before is kept") from e
             raise
+
+    def _find_file(self) -> tuple[int, int] | None:
+        """Return what tells SQLite's file from any other; None where there is none, as on PostgreSQL."""
+        if self.engine.dialect.name != "sqlite" or not self.engine.url.database:
+            return None
+        try:
+            state = Path(self.engine.url.database).stat()
+        except OSError:
+            return None
+        return state.st_dev, state.st_ino
 
     def close(self) -> None:
         """Give all connections back."""
@@ -151,7 +166,7 @@ def is_connection_lost(error: BaseException | None) -> bool:
     return False
 
 
-def _find_fault(error: DBAPIError) -> str:
+def find_fault(error: DBAPIError) -> str:
     """Say in plain words, by the database's own code, why a store takes nothing in; empty for errors of other kinds."""
     if not isinstance(error.orig, sqlite3.Error):
         is_full = getattr(error.orig, "pgcode", None) == _PG_DISK_FULL

@@ -10,7 +10,7 @@ import socket
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import psutil
 import sqlalchemy as sa
@@ -160,11 +160,19 @@ class LeaseBook:
         return now() + dt.timedelta(seconds=self._lease_s)
 
 
-def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], str]:
-    """Return the partitions that live runs work on: (batch, variant) to run_id. What can be taken over isn't there."""
+class Live(NamedTuple):
+    """A live run that works on a partition, and where its process is: `pid 12 on host`."""
+
+    run_id: str
+    place: str
+
+
+def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], Live]:
+    """Return the partitions that live runs work on, by (batch, variant). What can be taken over isn't there."""
     rows = connection.execute(sa.select(leases).where(leases.c.task == task)).mappings()
     at = now()
-    return {(r["batch"], r["variant"]): r["run_id"] for r in rows if _is_held(r, at)}
+    held = (r for r in rows if _is_held(r, at))
+    return {(r["batch"], r["variant"]): Live(r["run_id"], f"pid {r['pid']} on {r['host']}") for r in held}
 
 
 def load_holders(connection: sa.Connection) -> set[str]:

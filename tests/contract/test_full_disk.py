@@ -25,7 +25,7 @@ from factories import (
 from sqlalchemy.exc import OperationalError
 
 from batch_assets.core.errors import StoreError
-from batch_assets.store.database import Database, is_connection_lost
+from batch_assets.store.database import Database, is_connection_lost, open_database
 from batch_assets.store.frames import FrameStore
 
 
@@ -170,3 +170,14 @@ def test_a_file_has_its_name_only_once_it_is_on_the_disk(tmp_path: Path, monkeyp
     monkeypatch.setattr("os.fsync", look)
     FrameStore(tmp_path).write(pl.DataFrame({"n": [1]}), "t", "kind", "b1")
     assert seen == [(False, False), (True, True)], "the file, then its name, then the folder that has the name"
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_store_whose_file_is_gone_takes_nothing_in(tmp_path: Path, is_replaced: bool) -> None:
+    database = open_database(f"sqlite:///{tmp_path / 'store.db'}")
+    (tmp_path / "store.db").rename(tmp_path / "moved.db")
+    if is_replaced:
+        (tmp_path / "store.db").touch()
+    with pytest.raises(StoreError, match="store.db is gone, or another has taken its place"), database.write():
+        raise AssertionError
+    database.close()

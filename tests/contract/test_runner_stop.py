@@ -101,7 +101,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def find_live(database: Database) -> dict[tuple[str, str], str]:
     with database.read() as connection:
-        return load_live(connection, "t")
+        return {key: live.run_id for key, live in load_live(connection, "t").items()}
 
 
 def find_finished(database: Database) -> list[str]:

@@ -32,7 +32,7 @@ def set_holder(database: Database, **fields: Any) -> None:
 
 def find_live(database: Database) -> dict[tuple[str, str], str]:
     with database.read() as connection:
-        return load_live(connection, "t")
+        return {key: live.run_id for key, live in load_live(connection, "t").items()}
 
 
 def find_expiry(database: Database) -> dt.datetime:

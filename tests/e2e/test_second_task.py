@@ -44,6 +44,7 @@ def test_the_store_is_postgresql_by_one_setting(tmp_path: Path, empty_store_url:
             "error": 1,
             "pending": 0,
             "is_fallback": False,
+            "reasons": {"error/empty_input": {"records": 1, "first": "B-3161"}},
         }
     ]
 

@@ -319,7 +319,7 @@ def test_what_the_assets_of_a_real_project_find_is_told(
         assert (checked.success, failed.success) == (True, False)
         sensor.evaluate_tick(dg.build_sensor_context(instance=project.instance, cursor=first.cursor))
     assert sorted(receiver.lines) == [
-        "run of t failed for b1|v1--m1: EngineDead: the server at :9 answers no more. "
+        "run of t failed for b1|v1--m1: EngineDead: model m1: the server at :9 answers no more. "
         f"http://127.0.0.1:3000/runs/{failed.run_id}",
         "t/llm_outputs error_share failed for b1|v1--m1: 0.5 over the limit 0.25 (4 records). "
         f"http://127.0.0.1:3000/runs/{checked.run_id}",

@@ -140,7 +140,7 @@ def test_json_holds_the_same_and_the_exit_code_says_what_is_wrong(project: TempP
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("def broken(:\n", "SyntaxError"),
+        ("def broken(:\n", "task.py, line 1: invalid syntax"),
         ("raise SystemExit(7)\n", "SystemExit: 7"),
         ("print('hello')\nraise RuntimeError('why')\n", "RuntimeError: why"),
     ],

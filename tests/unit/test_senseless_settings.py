@@ -121,11 +121,37 @@ def load_task(folder: Path, name: str, text: str) -> None:
         ("required_fields=['text', 'txet']", "task t: required_fields: txet"),
         ("owners=['x']", "Invalid owner 'x'"),
         ("qa_sampel_size=1", "qa_sampel_size"),
+        ("ladder=3", "task t: ladder: expected Ladder(…)"),
+        ("retry=3", "task t: retry: expected RetryPolicy(…)"),
+        ("thresholds=0.1", "task t: thresholds"),
+        ("nightly='02:00'", "task t: nightly"),
     ],
 )
 def test_a_field_of_a_task_in_python_is_refused_by_its_name(tmp_path: Path, wrong: str, named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
         load_task(tmp_path, "task.py", PYTHON.replace("{fields}", wrong))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("import dagster as dg", "import dagstre as dg", "line 2: No module named 'dagstre'"),
+        ("output=Answer", "output=Anwser", "line 18: name 'Anwser' is not defined"),
+        ("@dg.component_instance", "@dg.component_instanze", "line 15: module"),
+        ("label: str", "label str", "line 12: invalid syntax"),
+    ],
+)
+def test_a_slip_in_a_tasks_python_is_told_by_file_and_line(tmp_path: Path, right: str, wrong: str, told: str) -> None:
+    text = PYTHON.replace("{fields}", "")
+    assert right in text
+    with pytest.raises(ConfigError, match=re.escape(f"task.py, {told}")):
+        load_task(tmp_path, "task.py", text.replace(right, wrong))
+
+
+def test_a_servers_address_without_its_scheme_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "models.yaml").write_text("m: {weights: w, engine: openai, base_url: '127.0.0.1:8000/v1'}")
+    with pytest.raises(ConfigError, match="models.yaml: m: base_url: an address that begins with http://"):
+        load_models(tmp_path / "models.yaml")
 
 
 @pytest.mark.parametrize(

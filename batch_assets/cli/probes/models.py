@@ -15,6 +15,7 @@ from batch_assets.cli.probes.installed import find_version
 from batch_assets.core.models import ModelEntry
 from batch_assets.engines.factory import check_entry
 from batch_assets.engines.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES
+from batch_assets.engines.openai_engine import tell_connection
 from batch_assets.engines.smollm2 import PACKAGE, SMOLLM2_SHA256
 from batch_assets.engines.vllm_engine import find_mode
 from batch_assets.engines.weights import find_revision
@@ -161,7 +162,7 @@ async def ask_server(entry: ModelEntry) -> Finding:
     except TimeoutError:
         return Finding(about=about, says=f"{address}: no answer in {SERVER_S:g} s", level=Level.WRONG, mend=start)
     except aiohttp.ClientError as e:
-        words = f"{address}: the server can't be reached: {type(e).__name__}"
+        words = f"{address}: the server can't be reached: {tell_connection(e)}"
         return Finding(about=about, says=words, level=Level.WRONG, mend=start)
     except ValueError:
         return Finding(about=about, says=f"{address}: the answer is not JSON", level=Level.WARN, mend=start)

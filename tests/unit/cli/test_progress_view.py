@@ -47,5 +47,27 @@ def test_a_terminal_gets_a_bar_with_the_same_figures() -> None:
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_pause_is_told_on_a_terminal_and_elsewhere(is_terminal: bool) -> None:
-    text = show(replace(make_progress(1), pause_s=4.0), is_terminal=is_terminal)
+    text = show(replace(make_progress(1), pause_s=4.0, failure="HTTP 503: [busy]"), is_terminal=is_terminal)
     assert "the server is failing: pausing, next probe in 4 s" in " ".join(text.split())
+    assert "the last failure: HTTP 503: [busy]" in text
+
+
+def test_a_pause_fits_into_a_narrow_terminal() -> None:
+    out = io.StringIO()
+    with ProgressView(Console(file=out, force_terminal=True, width=80)) as view:
+        view.observe(replace(make_progress(40_000), total=40_000, pause_s=600.0))
+        view.observe(replace(make_progress(40_000), total=40_000, pause_s=0.0))
+    assert "…" not in out.getvalue()
+
+
+def test_elsewhere_a_line_stays_one_however_long() -> None:
+    out = io.StringIO()
+    with ProgressView(Console(file=out, force_terminal=False, width=80)) as view:
+        view.say("[b3] " + "word " * 30)
+    assert out.getvalue().count("\n") == 1
+    assert out.getvalue().startswith("[b3]")
+
+
+def test_elsewhere_a_run_that_stops_says_how_far_it_came() -> None:
+    text = show(make_progress(0), make_progress(1), make_progress(2), is_terminal=False)
+    assert text.splitlines()[-1] == "2 of 4 records (50 %); 1 in flight; 2 ok, 0 invalid, 0 error"

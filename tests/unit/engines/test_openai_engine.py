@@ -614,17 +614,26 @@ def test_a_server_that_doesnt_count_is_asked_once() -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (401, "the key was refused"),
+        (401, "the key was refused: look at SOME_KEY"),
         (402, "no credit"),
-        (403, "may not"),
-        (404, "check weights and base_url"),
+        (403, "may not do this: look at SOME_KEY"),
+        (404, "the server's words: no such model or address: check weights and base_url"),
         (405, "base_url"),
     ],
 )
-def test_a_status_that_every_request_would_meet_stops_the_run(status: int, words: str) -> None:
+def test_a_status_that_every_request_would_meet_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, status: int, words: str
+) -> None:
+    monkeypatch.setenv("SOME_KEY", KEY)
     with pytest.raises(EngineDead, match=f"HTTP {status}: .*{words}") as error:
-        ask(say({"error": {"message": "x"}}, status))
+        ask(say({"error": {"message": "the server's words"}}, status), api_key_env="SOME_KEY")
     assert not error.value.took_requests_down
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_wants_a_key_where_none_is_named_tells_the_field_to_name_it_by(status: int) -> None:
+    with pytest.raises(EngineDead, match=f"HTTP {status}: no key was sent: .* api_key_env in models.yaml"):
+        ask(say(make_body()), models=say(b"", status))
 
 
 @pytest.mark.parametrize("status", [401, 402, 403])
@@ -658,17 +667,20 @@ def test_an_address_where_nobody_answers_is_a_dead_engine(address: str) -> None:
             await engine.close()
             await engine.close()
 
-    with pytest.raises(EngineDead, match="can't be reached"):
+    with pytest.raises(EngineDead, match="can't be reached: .*: start it, or correct base_url in models.yaml") as error:
         asyncio.run(run())
+    if "127.0.0.1:" in address and "99999" not in address:
+        assert "Connection refused" in str(error.value)
 
 
-def test_a_server_that_accepts_and_says_nothing_is_a_dead_engine() -> None:
+@pytest.mark.parametrize("waits", [{"timeout_s": 0.05}, {"timeout_s": 600, "outage_s": 0.05}])
+def test_a_server_that_accepts_and_says_nothing_is_a_dead_engine(waits: dict[str, float]) -> None:
     async def hang(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
 
-    with pytest.raises(EngineDead, match="can't be reached: TimeoutError"):
-        ask(say(make_body()), models=hang, timeout_s=0.05)
+    with pytest.raises(EngineDead, match="no answer in 0.05 s: start it"):
+        ask(say(make_body()), models=hang, **waits)
 
 
 # The key

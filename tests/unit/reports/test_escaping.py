@@ -109,7 +109,7 @@ def test_a_terminal_gets_no_commands_from_an_answer() -> None:
     out = io.StringIO()
     attempt = {**row, "completion": answer, "finish_reason": "stop", "prompt_tokens": None, "request_key": "k"}
     attempt |= {"started_at": dt.datetime(2026, 11, 29), "ladder_step": 1, "reasoning": answer, "refusal": "no \x1b"}
-    print_record(Console(file=out, width=200), "1\x1b[2J", {"results": [], "attempts": [attempt]})
+    print_record(Console(file=out, width=200), "1\x1b[2J", {"results": [], "attempts": [attempt], "batches": []})
     assert not [c for c in out.getvalue() if c != "\n" and not c.isprintable()]
     assert out.getvalue().count("[red]plain[/red] ünï") == 2
     assert "refusal: no \\x1b" in out.getvalue()

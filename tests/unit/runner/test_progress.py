@@ -40,7 +40,13 @@ def test_a_pause_is_told_first() -> None:
         "the server is failing: pausing, next probe in 4 s; 1,200 of 9,800 "
     )
     assert "about" not in tell_progress(progress, 360.0)
-    assert "waiting for a probe's answer; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
+    assert "a probe is on its way; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
+
+
+def test_a_pause_says_what_failed_in_visible_letters() -> None:
+    progress = replace(make_progress(1, 2), failure="HTTP 429: \x1b[31mslow\ndown")
+    assert "429" not in tell_progress(progress, None), "without a pause it is some record's affair"
+    assert tell_progress(replace(progress, pause_s=1.0), None).endswith("; the last failure: HTTP 429: [31mslow down")
 
 
 def test_a_log_tells_at_once_when_a_pause_begins_and_ends_but_not_all_the_time() -> None:
