@@ -14,6 +14,7 @@ from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.errors import BatchAssetsError, find_cause
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
+from batch_assets.core.words import tell_count
 from batch_assets.launches import (
     COMMAND_LINE,
     FALLBACKS_JOB,
@@ -119,7 +120,8 @@ class Launcher:
             for ref in plan.touched:
                 touch_batch(connection, plan.task.name, ref.batch, ref.stamp)
         if plan.unfrozen or plan.unspecified:
-            self._say(f"freezing {len(plan.unfrozen)} batches, describing {len(plan.unspecified)} variants")
+            batches = tell_count(len(plan.unfrozen), "batch", "batches")
+            self._say(f"freezing {batches}, describing {tell_count(len(plan.unspecified), 'variant')}")
             config = {"batches": [ref.batch for ref in plan.unfrozen], "variants": list(plan.unspecified)}
             self._execute(job_name(plan.task.name, SOURCES_JOB), config, summary)
 
@@ -127,7 +129,7 @@ class Launcher:
         if not needs:
             return
         total = sum(n.to_ask + n.rejudged for n in needs)
-        self._say(f"{len(needs)} partitions, {total} records to do")
+        self._say(f"{tell_count(len(needs), 'partition')}, {tell_count(total, 'record')} to do")
         partitions = [str(n.partition) for n in needs]
         self._wait_for_pool(model.pool)
         self._tally = Tally()
@@ -149,7 +151,7 @@ class Launcher:
         partitions = sorted({*plan.fallbacks, *self._find_retried(task, plan, retry)})
         if not partitions:
             return
-        self._say(f"asking {task.fallback.model_id} for what {len(plan.fallbacks)} partitions have quarantined")
+        self._say(f"asking {task.fallback.model_id} for what {tell_count(len(partitions), 'partition')} quarantined")
         self._wait_for_pool(task.fallback.pool)
         self._tally = Tally()
         try:
@@ -189,7 +191,7 @@ class Launcher:
         finished = {n.partition for n in needs} & set(plan.done)
         partitions = sorted({*plan.outdated, *finished})
         if partitions:
-            self._say(f"making the results of {len(partitions)} partitions")
+            self._say(f"making the results of {tell_count(len(partitions), 'partition')}")
             job = job_name(task.name, RESULTS_JOB)
             result = self._execute(job, {"partitions": [str(p) for p in partitions]}, summary)
             summary.held_back = result.output_for_node(op_name(job))

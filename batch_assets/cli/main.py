@@ -419,7 +419,7 @@ def _make_hints(task: str, bound: Task, summary: RunSummary) -> list[str]:
     first = next(iter(bound.prompts.values())).path
     return [
         f"{command} status {task}",
-        f"{command} plan {task}   # first edit {_shorten(first)}, and see what that makes stale",
+        f"{command} plan {task}   # after an edit of {_shorten(first)}: what it makes stale",
         f"{command} up   # the web UI",
     ]
 

@@ -16,6 +16,7 @@ from batch_assets.assets.variant_specs import specify
 from batch_assets.components.launch_jobs import report
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.tasks import Task
+from batch_assets.core.words import tell_count
 from batch_assets.launches import (
     FAILURE_BUDGET,
     FALLBACKS_JOB,
@@ -147,13 +148,15 @@ class _Planning:
         if self._config.reset_failures:
             with self._platform.database.write() as connection:
                 count = reset_failures(connection, self._task.name)
-            self._log(f"{self._task.name}: forgot the failures of {count} partitions")
+            self._log(f"{self._task.name}: forgot the failures of {tell_count(count, 'partition')}")
         plan, choice = self._choose()
         batches = [r.batch for r in choice.unfrozen[: self._config.max_batches or None]]
         if batches or plan.unspecified:
-            self._log(
-                f"{self._task.name}: freezing {len(batches)} batches, describing {len(plan.unspecified)} variants"
+            frozen, described = (
+                tell_count(len(batches), "batch", "batches"),
+                tell_count(len(plan.unspecified), "variant"),
             )
+            self._log(f"{self._task.name}: freezing {frozen}, describing {described}")
         yield from report(self._task, self._context, specify(self._task, self._platform, plan.unspecified))
         run_id = self._context.run.run_id
         stamps = freeze(self._task, self._source, self._platform, batches, self._checks, run_id)

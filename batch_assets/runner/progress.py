@@ -101,7 +101,7 @@ def tell_progress(progress: Progress, left_s: float | None) -> str:
 
 def tell_pause(pause_s: float) -> str:
     """Return what a run does that has stopped sending: `the server is failing: pausing, next probe in 4 s`."""
-    probe = f"next probe in {tell_duration(pause_s)}" if pause_s else "a probe is on its way"
+    probe = f"next probe in {tell_duration(pause_s)}" if pause_s else "the next probe is due"
     return f"the server is failing: pausing, {probe}"
 
 

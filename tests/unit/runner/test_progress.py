@@ -40,7 +40,7 @@ def test_a_pause_is_told_first() -> None:
         "the server is failing: pausing, next probe in 4 s; 1,200 of 9,800 "
     )
     assert "about" not in tell_progress(progress, 360.0)
-    assert "a probe is on its way; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
+    assert "the next probe is due; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
 
 
 def test_a_pause_says_what_failed_in_visible_letters() -> None:
