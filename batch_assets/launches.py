@@ -19,10 +19,11 @@ from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.utils import make_new_run_id
 from dagster._core.workspace.load_target import ModuleTarget, WorkspaceFileTarget
 
+from batch_assets.asset_keys import LLM_OUTPUTS, asset_key
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import LLM_OUTPUTS, Need, Plan, asset_key
+from batch_assets.planner import Need, Plan
 from batch_assets.sources.base import BatchRef
 from batch_assets.store.failures import Failing, Step
 

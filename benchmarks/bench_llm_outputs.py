@@ -31,8 +31,8 @@ def measure_bare(_home: Path) -> dict[str, Any]:
 
     from batch_assets.components.project import load_project
     from batch_assets.engines.weights import locate_weights
-    from batch_assets.planner import to_records
     from batch_assets.settings import load_settings
+    from batch_assets.works import to_records
 
     settings = load_settings()
     task, source = load_project(settings).tasks[TASK]

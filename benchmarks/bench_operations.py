@@ -80,10 +80,10 @@ class Bench:
 
     def fill(self) -> None:
         """Write a store and an event log as if every partition had been made long ago; no engine, and quick."""
+        from batch_assets.asset_keys import spec_version
         from batch_assets.cli.session import open_session
         from batch_assets.core.identity import fingerprint
         from batch_assets.partitions import sync_partitions
-        from batch_assets.planner import spec_version
         from batch_assets.store.database import now
         from batch_assets.store.tables import batches, partitions
 

@@ -8,9 +8,9 @@ import dagster as dg
 from dagster import DagsterInstance
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 
+from batch_assets.asset_keys import VALIDATED_RESULTS, asset_key
 from batch_assets.core.tasks import Task
 from batch_assets.event_log import keep_event_log_open
-from batch_assets.planner import VALIDATED_RESULTS, asset_key
 
 DATA_VERSION_TAG = "dagster/data_version"
 BACKFILL_TAG = "dagster/backfill"

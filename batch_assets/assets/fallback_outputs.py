@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from batch_assets.asset_keys import FALLBACK_OUTPUTS, LLM_OUTPUTS, asset_key
 from batch_assets.assets.backfills import make_for_backfill
 from batch_assets.assets.events import Stamp
 from batch_assets.assets.llm_outputs import OutputsConfig, ask, watch
@@ -17,17 +18,10 @@ from batch_assets.core.errors import BatchAssetsError, NotReadyError, PartitionL
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions
-from batch_assets.planner import (
-    FALLBACK_OUTPUTS,
-    LLM_OUTPUTS,
-    asset_key,
-    build_fallback_work,
-    build_work,
-    is_current,
-)
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionOutcome, PartitionWork
 from batch_assets.store.fallbacks import load_fallback_figures, load_quarantined
+from batch_assets.works import build_fallback_work, build_work, is_current
 
 
 def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition:

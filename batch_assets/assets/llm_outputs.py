@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from batch_assets.asset_keys import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key
 from batch_assets.assets.backfills import make_for_backfill
 from batch_assets.assets.events import Finding, Stamp
 from batch_assets.assets.lost_store import outlast_lost_store
@@ -21,7 +22,6 @@ from batch_assets.partitions import (
     output_partitions,
     to_single_dimension,
 )
-from batch_assets.planner import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS, asset_key, build_work
 from batch_assets.reports.run_report import RunReport, make_report
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.progress import ProgressLog, count_all
@@ -30,6 +30,7 @@ from batch_assets.runner.run import Observer, Runner, RunnerOptions
 from batch_assets.runner.work import PartitionOutcome, PartitionWork, Progress
 from batch_assets.store.batches import load_batches
 from batch_assets.store.figures import load_failures, load_figures
+from batch_assets.works import build_work
 
 OutputCheck = Callable[[Platform, PartitionWork, RunReport], Finding]
 SHOWN_FAILURES = 10

@@ -10,6 +10,16 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from batch_assets.asset_keys import (
+    FALLBACK_OUTPUTS,
+    LLM_OUTPUTS,
+    QA_SAMPLES,
+    QUARANTINE,
+    RESULT_ASSETS,
+    RUN_REPORTS,
+    VALIDATED_RESULTS,
+    asset_key,
+)
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.llm_outputs import OutputCheck, report_on, tabulate_failures
 from batch_assets.assets.lost_store import outlast_lost_store
@@ -19,24 +29,12 @@ from batch_assets.assets.validated_results import Validated, validate
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, output_partitions, parse_partition_key
-from batch_assets.planner import (
-    FALLBACK_OUTPUTS,
-    LLM_OUTPUTS,
-    QA_SAMPLES,
-    QUARANTINE,
-    RESULT_ASSETS,
-    RUN_REPORTS,
-    VALIDATED_RESULTS,
-    asset_key,
-    build_work,
-    is_current,
-    look_up_fallback,
-)
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.runner.work import PartitionWork
 from batch_assets.store.failures import Step, clear_failures, count_failure
 from batch_assets.store.figures import load_quarantine
+from batch_assets.works import build_work, is_current, look_up_fallback
 
 ResultCheck = Callable[[Platform, PartitionWork, Validated], Finding]
 SHOWN = 20

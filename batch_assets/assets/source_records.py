@@ -6,12 +6,12 @@ from typing import Any
 import dagster as dg
 import polars as pl
 
+from batch_assets.asset_keys import SOURCE_RECORDS, asset_key
 from batch_assets.assets.events import Finding, Stamp, emit
 from batch_assets.assets.lost_store import outlast_lost_store
 from batch_assets.core.errors import SourceError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import batch_partitions
-from batch_assets.planner import SOURCE_RECORDS, asset_key, used_fields
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.sources.base import ITEM_ID, BatchRef, Source, SourceBatch
 from batch_assets.store.batches import (
@@ -24,6 +24,7 @@ from batch_assets.store.batches import (
     touch_batch,
 )
 from batch_assets.store.failures import Step, clear_failures, count_failure
+from batch_assets.works import used_fields
 
 SourceCheck = Callable[[SourceBatch], Finding]
 

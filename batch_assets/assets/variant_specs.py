@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
+from batch_assets.asset_keys import VARIANT_SPECS, asset_key, spec_version
 from batch_assets.assets.events import Stamp, emit
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import variant_partitions
-from batch_assets.planner import VARIANT_SPECS, asset_key, spec_version
 from batch_assets.reports.markdown import as_block, as_code
 from batch_assets.resources import PLATFORM, Platform
 

@@ -6,11 +6,11 @@ import dagster as dg
 import polars as pl
 import sqlalchemy as sa
 
+from batch_assets.asset_keys import LLM_OUTPUTS
 from batch_assets.assets.events import Finding
 from batch_assets.assets.llm_outputs import OutputCheck
 from batch_assets.checks.specs import build_spec
 from batch_assets.core.tasks import Task, Thresholds
-from batch_assets.planner import LLM_OUTPUTS
 from batch_assets.reports.run_report import RunReport
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from batch_assets.asset_keys import SOURCE_RECORDS
 from batch_assets.assets.events import Finding
 from batch_assets.assets.source_records import SourceCheck
 from batch_assets.checks.contracts import CONTRACT, check_contract
 from batch_assets.checks.specs import build_spec
 from batch_assets.core.tasks import Task
-from batch_assets.planner import SOURCE_RECORDS, used_fields
 from batch_assets.reports.markdown import as_code
 from batch_assets.schemas import source_records_schema
 from batch_assets.sources.base import SourceBatch
+from batch_assets.works import used_fields
 
 LINES_READABLE = "lines_readable"
 SHOWN = 10

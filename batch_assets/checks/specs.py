@@ -2,9 +2,9 @@
 
 import dagster as dg
 
+from batch_assets.asset_keys import SOURCE_RECORDS, asset_key
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import batch_partitions, output_partitions
-from batch_assets.planner import SOURCE_RECORDS, asset_key
 
 
 def build_spec(task: Task, asset: str, name: str, description: str, *, is_blocking: bool = False) -> dg.AssetCheckSpec:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.assets.events import Finding
 from batch_assets.assets.results import ResultCheck
 from batch_assets.assets.run_reports import load_earlier_labels
@@ -11,7 +12,6 @@ from batch_assets.assets.validated_results import Validated
 from batch_assets.checks.contracts import CONTRACT, check_contract
 from batch_assets.checks.specs import build_spec
 from batch_assets.core.tasks import Task
-from batch_assets.planner import VALIDATED_RESULTS
 from batch_assets.reports.labels import add_labels, find_shifts
 from batch_assets.resources import Platform
 from batch_assets.runner.work import PartitionWork

@@ -15,11 +15,12 @@ from polars.io.plugins import register_io_source
 from rich.console import Console
 from rich.progress import Progress
 
+from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.cli.export_output import STDOUT, Format, write_output
 from batch_assets.core.errors import ConfigError, NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import VALIDATED_RESULTS, Selection, make_plan
+from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import Platform
 from batch_assets.schemas import validated_results_schema
 from batch_assets.sources.base import Source

@@ -3,16 +3,14 @@
 Exit codes: 0 done, 1 finished with failing checks, 2 wrong use or input, 3 stopped by a fault.
 """
 
-import fnmatch
 import os
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 import sqlalchemy as sa
@@ -20,12 +18,13 @@ from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
 from sqlalchemy.exc import DBAPIError
 
-from batch_assets.assets.llm_outputs import report_on
 from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
 from batch_assets.cli.export import Exporter, print_export
 from batch_assets.cli.export import summary_document as export_document
 from batch_assets.cli.export_output import STDOUT, Format, choose_format, choose_output
 from batch_assets.cli.launch import Launcher, RunSummary
+from batch_assets.cli.run_reports import find_reports
+from batch_assets.cli.selection import select
 from batch_assets.cli.session import Session, open_session
 from batch_assets.cli.show import (
     plan_document,
@@ -52,8 +51,8 @@ from batch_assets.launches import (
     enqueue,
     has_daemon,
 )
-from batch_assets.partitions import parse_partition_key, sync_partitions
-from batch_assets.planner import Selection, build_work, make_plan
+from batch_assets.partitions import sync_partitions
+from batch_assets.planner import Selection, make_plan
 from batch_assets.resources import end_dead_runs
 from batch_assets.runner.drive import end_runs
 from batch_assets.settings import load_settings
@@ -61,8 +60,8 @@ from batch_assets.sources.base import Source
 from batch_assets.sources.files import FileSource
 from batch_assets.store.batches import load_batches
 from batch_assets.store.database import find_fault, now
-from batch_assets.store.failures import Step, load_failing
-from batch_assets.store.overview import load_fallback_status, load_record, load_reports, load_status
+from batch_assets.store.failures import load_failing
+from batch_assets.store.overview import load_fallback_status, load_record, load_status
 
 DONE, FAILING_CHECKS, WRONG_USE, STOPPED = 0, 1, 2, 3
 
@@ -116,12 +115,12 @@ def run(
             open_session(view.observe) as session,
         ):
             bound = session.find_task(task)
-            selection = _select(session, *bound, batches, variants)
+            selection = select(session, *bound, batches, variants)
             for run_id in end_dead_runs(session.instance, session.platform.database):
                 view.say(f"run {run_id} was killed; it is marked as failed, and its work goes on here")
             launcher = Launcher(session.project, session.platform, session.instance, view.say)
             summary = launcher.run(*bound, selection, RetryMode(retry))
-            reports = _load_reports(session, bound[0], summary.run_ids)
+            reports = find_reports(session.platform, bound[0], summary.run_ids)
     except (ConfigError, SourceError):
         raise
     except BaseException:
@@ -155,7 +154,7 @@ def plan(
         raise click.UsageError("--reset goes with --launch")
     with open_session() as session:
         bound = session.find_task(task)
-        selection = _select(session, *bound, batches, variants)
+        selection = select(session, *bound, batches, variants)
         sync_partitions(*bound, session.instance)
         made = make_plan(*bound, session.platform, session.instance, selection=selection, retry=RetryMode(retry))
         with session.platform.database.read() as connection:
@@ -248,7 +247,7 @@ def export(
         raise click.UsageError("--json and --output - would both write to stdout")
     with open_session() as session:
         bound = session.find_task(task)
-        selection = _select(session, *bound, batches, variants)
+        selection = select(session, *bound, batches, variants)
         exporter = Exporter(*bound, session.platform, session.instance)
         try:
             done = exporter.export(
@@ -350,34 +349,6 @@ def _launch(session: Session, task: str, selection: Selection, retry: str, *, is
     return enqueue(session.instance, job, config, {TASK_TAG: task, LAUNCHED_BY_TAG: COMMAND_LINE})
 
 
-def _select(session: Session, task: Task, source: Source, batches: Sequence[str], variants: Sequence[str]) -> Selection:
-    """Return what is meant by names and patterns. ConfigError for one that fits nothing."""
-    if not batches:
-        return Selection(variants=_match(task.name, "variant", variants, set(task.variants)))
-    known = {ref.batch for ref in source.list_batches()}
-    known |= set(session.instance.get_dynamic_partitions(f"{task.name}__batch"))
-    return Selection(
-        batches=_match(task.name, "batch", batches, known),
-        variants=_match(task.name, "variant", variants, set(task.variants)),
-    )
-
-
-def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> frozenset[str] | None:
-    found: set[str] = set()
-    for pattern in patterns:
-        fitting = set(fnmatch.filter(known, pattern))
-        if not fitting:
-            names = sorted(known)
-            more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-            has = ", ".join(names[:SHOWN_NAMES]) + more or "none"
-            raise ConfigError(f"task {task} has no {kind} {pattern!r}; it has {has}")
-        found |= fitting
-    return frozenset(found) if patterns else None
-
-
-SHOWN_NAMES = 20
-
-
 def _count_new(connection: sa.Connection, task: str, source: Source) -> int:
     """Return how many batches the source offers that were never read: nobody has counted their records."""
     try:
@@ -392,19 +363,6 @@ def _warn_of_no_batch(task: Task, source: Source) -> None:
     if not source.list_batches():
         words = f": no file fits {source.pattern} in {source.folder}" if isinstance(source, FileSource) else ""
         click.echo(f"warning: the source of task {task.name} offers no batch{words}", err=True)
-
-
-def _load_reports(session: Session, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the figures of all partitions; those whose results these runs held back have none of now in the store."""
-    with session.platform.database.read() as connection:
-        reports = dict(load_reports(connection, task.name))
-        failing = load_failing(connection, task.name)
-    held = [p for (step, p), f in failing.items() if step is Step.RESULTS and f.run_id in run_ids]
-    for partition in map(parse_partition_key, held):
-        if work := build_work(task, session.platform, partition):
-            report = report_on(session.platform, work, work.variant.model)
-            reports[partition.batch, partition.variant] = report.model_dump(mode="json")
-    return reports
 
 
 def _make_hints(task: str, bound: Task, summary: RunSummary) -> list[str]:

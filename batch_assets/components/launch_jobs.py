@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from batch_assets.asset_keys import RESULT_ASSETS
 from batch_assets.assets.events import Stamp, to_events
 from batch_assets.assets.fallback_outputs import fall_back
 from batch_assets.assets.llm_outputs import OutputCheck, parse_retry, produce
@@ -30,7 +31,6 @@ from batch_assets.launches import (
     op_name,
 )
 from batch_assets.partitions import parse_partition_key
-from batch_assets.planner import RESULT_ASSETS
 from batch_assets.resources import PLATFORM, Platform
 from batch_assets.sources.base import Source
 

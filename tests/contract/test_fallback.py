@@ -21,13 +21,13 @@ from factories import (
     refuse_a,
 )
 
+from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.assets.fallback_outputs import fall_back
 from batch_assets.core.attempts import Ladder, RetryMode
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import EngineDead, NotReadyError
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import VALIDATED_RESULTS
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.overview import load_reports, load_status
 

@@ -20,17 +20,18 @@ from factories import (
     refuse_a,
 )
 
+from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.assets.validated_results import validate
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, Status
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.tasks import Thresholds
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import VALIDATED_RESULTS, build_fallback_work, build_work
 from batch_assets.runner.ledger import Ledger
 from batch_assets.runner.prepare import Preparer
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import results
+from batch_assets.works import build_fallback_work, build_work
 
 OWN = PartitionKey("b1", "v1--m1")
 

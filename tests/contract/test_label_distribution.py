@@ -17,10 +17,10 @@ from batch_assets.assets.validated_results import Validated, validate
 from batch_assets.checks.validated_results import BATCHES_BEFORE, check_labels
 from batch_assets.core.tasks import Task, Thresholds
 from batch_assets.partitions import PartitionKey
-from batch_assets.planner import build_work
 from batch_assets.reports.labels import Labels
 from batch_assets.runner.work import PartitionWork
 from batch_assets.store.tables import run_reports
+from batch_assets.works import build_work
 
 
 @pytest.fixture

@@ -18,12 +18,13 @@ from factories import (
     refuse_a,
 )
 
+from batch_assets.asset_keys import LLM_OUTPUTS, QUARANTINE, RESULT_ASSETS, load_versions
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead, SourceError
 from batch_assets.core.models import Sampling
 from batch_assets.core.tasks import Task
 from batch_assets.partitions import PartitionKey, sync_partitions
-from batch_assets.planner import LLM_OUTPUTS, QUARANTINE, RESULT_ASSETS, Plan, Selection, load_versions
+from batch_assets.planner import Plan, Selection
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import partitions as finished_partitions
 

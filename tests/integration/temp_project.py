@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from factories import ScriptedEngine, make_instance, write_csv, write_prompt
 
+from batch_assets.asset_keys import asset_key
 from batch_assets.assets import llm_outputs
 from batch_assets.cli.launch import Launcher, RunSummary
 from batch_assets.components.project import Project, load_project
@@ -19,7 +20,7 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.tasks import Task
 from batch_assets.launches import OUTPUTS_JOB, PLAN_JOB, RESULTS_JOB, job_name, op_config, op_name, read_config
 from batch_assets.partitions import sync_partitions
-from batch_assets.planner import Plan, Selection, asset_key, make_plan
+from batch_assets.planner import Plan, Selection, make_plan
 from batch_assets.resources import Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source

@@ -11,10 +11,11 @@ import sqlalchemy as sa
 from factories import BAD, ScriptedEngine, fail_for_good, make_result
 from temp_project import RESULTS, TempProject, find_checks, find_error, find_held, find_materialized
 
+from batch_assets.asset_keys import LLM_OUTPUTS, RESULT_ASSETS, asset_key, load_versions
 from batch_assets.assets import validated_results as validated_module
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
-from batch_assets.planner import LLM_OUTPUTS, RESULT_ASSETS, Selection, asset_key, load_versions
+from batch_assets.planner import Selection
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.results import VariantKey

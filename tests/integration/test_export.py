@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from temp_project import TempProject
 
+from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.cli import export as export_module
 from batch_assets.cli.export import Exported, Exporter, result_columns
 from batch_assets.cli.export_output import Format
@@ -28,7 +29,7 @@ from batch_assets.cli.main import cli
 from batch_assets.core.canonical import digest
 from batch_assets.core.errors import ConfigError, NotReadyError
 from batch_assets.core.tasks import Task
-from batch_assets.planner import VALIDATED_RESULTS, Selection
+from batch_assets.planner import Selection
 from batch_assets.resources import open_instance
 from batch_assets.settings import load_settings
 from batch_assets.store.database import now

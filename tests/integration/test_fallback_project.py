@@ -10,12 +10,13 @@ from click.testing import CliRunner
 from factories import BAD, ScriptedEngine, make_ids, pass_later
 from temp_project import RESULTS, TempProject, find_materialized
 
+from batch_assets.asset_keys import FALLBACK_OUTPUTS, VALIDATED_RESULTS, asset_key
 from batch_assets.assets.llm_outputs import LLM_OUTPUTS
 from batch_assets.cli.main import cli
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead
 from batch_assets.launches import FALLBACKS_JOB, OUTPUTS_JOB, job_name
-from batch_assets.planner import FALLBACK_OUTPUTS, VALIDATED_RESULTS, Selection, asset_key
+from batch_assets.planner import Selection
 from batch_assets.resources import open_instance
 from batch_assets.settings import load_settings
 
