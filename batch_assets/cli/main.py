@@ -39,7 +39,7 @@ from batch_assets.cli.terminal import ProgressView, make_visible, quiet
 from batch_assets.cli.webui import serve
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.completions import make_storable
-from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError, unwrap
+from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError, StoreGone, unwrap
 from batch_assets.core.tasks import Task
 from batch_assets.launches import (
     COMMAND_LINE,
@@ -307,7 +307,7 @@ def main() -> None:
         click.echo(make_visible(f"error: {e}"), err=True)
         sys.exit(WRONG_USE)
     except BatchAssetsError as e:
-        click.echo(make_visible(f"stopped: {e}\n{GOES_ON}"), err=True)
+        click.echo(make_visible(f"stopped: {e}\n{IS_GONE if isinstance(e, StoreGone) else GOES_ON}"), err=True)
         sys.exit(STOPPED)
     except (KeyboardInterrupt, click.Abort, DagsterExecutionInterruptedError):
         click.echo(f"stopped by a signal\n{GOES_ON}", err=True)
@@ -335,6 +335,7 @@ def _end_at_once_if_told_again() -> None:
 
 
 GOES_ON = "what was done is kept; the same command goes on from there"
+IS_GONE = "what was done is in the old file alone; put it back, or the same command begins anew"
 
 
 def _launch(session: Session, task: str, selection: Selection, retry: str, *, is_resetting: bool) -> str:

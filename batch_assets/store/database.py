@@ -17,7 +17,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 
-from batch_assets.core.errors import BatchAssetsError, ConfigError, StoreError
+from batch_assets.core.errors import BatchAssetsError, ConfigError, StoreError, StoreGone
 from batch_assets.store.tables import results
 
 _LOCK = 7244103
@@ -63,11 +63,11 @@ class Database:
     def write(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start.
 
-        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's, or
-        its file is gone: SQLite would go on writing into what nobody finds any more.
+        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's.
+        Raises StoreGone where its file is gone: SQLite would go on writing into what nobody finds any more.
         """
         if self._find_file() != self._file:
-            raise StoreError(f"the store's file {self.engine.url.database} is gone, or another has taken its place")
+            raise StoreGone(f"the store's file {self.engine.url.database} is gone, or another has taken its place")
         try:
             with self.engine.connect().execution_options(is_writer=True) as connection, connection.begin():
                 yield connection

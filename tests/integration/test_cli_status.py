@@ -121,3 +121,19 @@ def test_a_pattern_that_no_file_fits_is_told(project: TempProject, command: str)
     path = project.folder / "task.py"
     path.write_text(path.read_text().replace("*.csv", "*.cvs"))
     assert "the source of task t offers no batch: no file fits" in call(command, "t").stderr
+
+
+def test_of_a_store_whose_file_is_gone_nothing_is_called_kept(
+    project: TempProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine()
+    store = load_settings().home / "store.db"
+    engine.on_request = lambda _text: store.unlink(missing_ok=True)
+    project.use(engine)
+    monkeypatch.setattr("sys.argv", ["batch-assets", "run", "t"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == STOPPED
+    told = capfd.readouterr().err
+    assert "store.db is gone, or another has taken its place\nwhat was done is in the old file alone" in told
+    assert "is kept" not in told
