@@ -264,6 +264,7 @@ def fed(office: Office) -> Office:
     outputs = {f"bad|{v}" for v in (V1, V2)} | results
     office.wait(lambda: ui.partitions(VALIDATED) >= results, "the results of the new files")
     office.wait(lambda: ui.partitions(OUTPUTS) >= outputs, "all outputs")
+    ui.turn_off(f"{T}__new_data")
     return office
 
 
@@ -313,6 +314,7 @@ def test_a_new_file_is_asked_by_itself_and_a_half_written_one_is_never_read(fed:
 
 def test_of_a_changed_file_only_the_changed_records_are_asked_again(fed: Office) -> None:
     before, asked = fed.ui.versions(OUTPUTS), fed.server.count()
+    fed.ui.turn_on(f"{T}__new_data")
     fed.write("slow", ["another text", *tell("slow", SLOW_RECORDS)[1:]])
     changed = {f"slow|{v}" for v in (V1, V2)}
 
