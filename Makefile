@@ -23,7 +23,7 @@ demo: env model ## Install, then run the shipped task over the shipped records, 
 	@$(BIN)/batch-assets run ticket_triage
 
 test: env-dev model ## Install, then run all tests but those of test-kills: unit, contract, integration, end to end
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not kills" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not kills" $(PYTEST_ARGS)
 
 test-kills: env-dev ## Kill daemon, webserver, run worker, model server and PostgreSQL in turn, and see the work go on
 	@$(BIN)/python -m pytest -m kills $(PYTEST_ARGS)
