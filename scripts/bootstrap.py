@@ -121,6 +121,8 @@ def bootstrap(profile: str, asked_engine: str) -> None:
     LOG.write_text("")
     write_stamp({**identity, "profile": profile})  # without a digest: not finished
     install(requirements, engine)
+    if profile == "dev":
+        compile_packages()
     write_stamp(finished)
     say(f"ready after {time.monotonic() - started:.0f} s")
 
@@ -195,6 +197,13 @@ def install(requirements: list, engine: str) -> None:
     say("installing batch_assets from this folder")
     if not run_logged([*pip, "--no-build-isolation", "-e", str(ROOT)]):
         raise BootstrapError(explain_failure(engine))
+
+
+def compile_packages() -> None:
+    """Compile what is installed. The tests start hundreds of processes, and those write no bytecode themselves."""
+    say("compiling what is installed, a minute")
+    # Some packages hold files that are no Python of this version: that those don't compile is no failure.
+    run_logged([str(VENV_PYTHON), "-m", "compileall", "-q", "-j", "0", str(VENV / "lib")])
 
 
 def explain_failure(engine: str) -> str:
