@@ -52,7 +52,7 @@ up-postgres: ## The same with store and history in PostgreSQL: BATCH_ASSETS_DB_U
 	@$(MAKE) --no-print-directory up
 
 model: env ## Prepare the demo's model in the cache
-	@$(BIN)/python -m batch_assets.engines.smollm2
+	@$(BIN)/python -m batch_assets.demo_model.smollm2
 
 env: ## Make .venv ready to run
 	$(BOOTSTRAP) run

@@ -4,7 +4,7 @@ import warnings
 
 import dagster as dg
 
-from batch_assets.components.project import load_project
+from batch_assets.dagster.project import load_project
 from batch_assets.settings import load_settings
 
 # Partitioned checks are "preview" in Dagster 1.13, whose exact version is pinned: no news for who reads the log.

@@ -45,7 +45,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.sources.files import FileSource
 
 

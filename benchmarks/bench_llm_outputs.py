@@ -29,10 +29,10 @@ def measure_bare(_home: Path) -> dict[str, Any]:
     from vllm import LLM, SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
-    from batch_assets.components.project import load_project
+    from batch_assets.dagster.project import load_project
     from batch_assets.engines.weights import locate_weights
+    from batch_assets.pipeline.partition_inputs import to_records
     from batch_assets.settings import load_settings
-    from batch_assets.works import to_records
 
     settings = load_settings()
     task, source = load_project(settings).tasks[TASK]
@@ -58,14 +58,12 @@ def measure_bare(_home: Path) -> dict[str, Any]:
 
 def measure_step(home: Path) -> dict[str, Any]:
     """Run what the asset runs, over all partitions."""
-    from batch_assets.assets.llm_outputs import produce
-    from batch_assets.assets.source_records import freeze
-    from batch_assets.checks.llm_outputs import build_checks
-    from batch_assets.components.project import load_project
-    from batch_assets.core.attempts import RetryMode
-    from batch_assets.partitions import PartitionKey
-    from batch_assets.resources import open_platform
-    from batch_assets.runner.work import Progress
+    from batch_assets.core.partition_keys import PartitionKey
+    from batch_assets.dagster.project import load_project
+    from batch_assets.pipeline.ask_partitions import ask_partitions
+    from batch_assets.pipeline.freeze import freeze_batches
+    from batch_assets.pipeline.platform import open_platform
+    from batch_assets.run.partition_run import Progress
     from batch_assets.settings import load_settings
 
     settings = load_settings().model_copy(update={"home": home})
@@ -80,15 +78,12 @@ def measure_step(home: Path) -> dict[str, Any]:
             marks.pop("asking", None)
 
     platform = open_platform(settings, observe)
-    _, checks = build_checks(task)
-    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], "freeze"))
+    list(freeze_batches(task, source, platform, [r.batch for r in source.list_batches()], "freeze"))
     partitions = [PartitionKey(r.batch, v) for v in task.variants for r in source.list_batches()]
-    stamps = list(
-        produce(task, platform, partitions, checks, run_id="bench", retry=RetryMode.NONE, total=0, log=lambda _: None)
-    )
+    made = list(ask_partitions(task, platform, partitions, run_id="bench", log=lambda _: None))
     ended = time.perf_counter()
     return {
-        "asked": sum(s.metadata["sent"] for s in stamps),
+        "asked": sum(m.figures["sent"] for m in made),
         "s": round(ended - marks["asking"], 2),
         "start_s": round(marks["asking"] - marks["starting"], 2),
     }

@@ -25,12 +25,10 @@ LONG_BYTES = 200_000
 
 def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     """Do one phase in this process; return its peak and what it did."""
-    from batch_assets.assets.llm_outputs import produce
-    from batch_assets.assets.source_records import freeze
-    from batch_assets.checks.llm_outputs import build_checks
-    from batch_assets.core.attempts import RetryMode
-    from batch_assets.partitions import PartitionKey
-    from batch_assets.resources import open_platform
+    from batch_assets.core.partition_keys import PartitionKey
+    from batch_assets.pipeline.ask_partitions import ask_partitions
+    from batch_assets.pipeline.freeze import freeze_batches
+    from batch_assets.pipeline.platform import open_platform
     from batch_assets.settings import Settings
     from batch_assets.sources.files import FileSource
 
@@ -41,13 +39,10 @@ def run_phase(phase: str, folder: Path) -> dict[str, Any]:
     started = time.perf_counter()
     sent = 0
     if phase == "freeze":
-        list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], phase))
+        list(freeze_batches(task, source, platform, [r.batch for r in source.list_batches()], phase))
     elif phase != "import":
-        checks = build_checks(task)[1]
-        stamps = produce(
-            task, platform, partitions, checks, run_id=phase, retry=RetryMode.NONE, total=0, log=lambda _: None
-        )
-        sent = sum(s.metadata["sent"] for s in stamps)
+        made = ask_partitions(task, platform, partitions, run_id=phase, log=lambda _: None)
+        sent = sum(m.figures["sent"] for m in made)
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"peak_mb": round(peak_kb / 1024), "s": round(time.perf_counter() - started, 1), "sent": sent}
 

@@ -31,7 +31,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.sources.files import FileSource
 
 
@@ -80,10 +80,9 @@ class Bench:
 
     def fill(self) -> None:
         """Write a store and an event log as if every partition had been made long ago; no engine, and quick."""
-        from batch_assets.asset_keys import spec_version
         from batch_assets.cli.session import open_session
         from batch_assets.core.identity import fingerprint
-        from batch_assets.partitions import sync_partitions
+        from batch_assets.dagster.partitions import sync_partitions
         from batch_assets.store.database import now
         from batch_assets.store.tables import batches, partitions
 
@@ -95,8 +94,9 @@ class Bench:
             specs = {key: session.platform.spec(task, key) for key in task.variants}
             frozen = [
                 {
-                    "task": "bench", "batch": r.batch, "seq": i, "stamp": r.stamp, "source_hash": MARK, "malformed": [],
-                    "records": self.records, "superseded": 0, "superseded_hash": "", "frozen_at": moment,
+                    "task": "bench", "batch": r.batch, "seq": i, "change_token": r.change_token, "source_hash": MARK,
+                    "malformed": [], "records": self.records, "superseded": 0, "superseded_hash": "",
+                    "frozen_at": moment,
                 }
                 for i, r in enumerate(refs, 1)
             ]  # fmt: skip
@@ -119,7 +119,7 @@ class Bench:
             versions = {f"{f['batch']}|{f['variant']}": f"{f['fingerprint']}.{MARK}" for f in finished}
             for asset in ASSETS:
                 _copy_events(session.instance, asset, versions)
-            _copy_events(session.instance, "variant_specs", {k: spec_version(s) for k, s in specs.items()})
+            _copy_events(session.instance, "variant_specs", {k: s.data_version for k, s in specs.items()})
             _copy_events(session.instance, "source_records", {r.batch: MARK for r in refs})
 
 
@@ -195,14 +195,15 @@ def measure_planner(root: Path, batches: int) -> dict[str, Any]:
     bench = Bench(root, batches, prompts=5, records=5)
     bench.fill()
     from batch_assets.cli.session import open_session
-    from batch_assets.planner import make_plan
+    from batch_assets.dagster.asset_keys import load_recorded
+    from batch_assets.pipeline.plan import make_plan
 
     with open_session() as session:
         bound = session.find_task("bench")
 
         def look() -> tuple[float, Any]:
             started = time.perf_counter()
-            plan = make_plan(*bound, session.platform, session.instance, is_counting=False)
+            plan = make_plan(*bound, session.platform, load_recorded(session.instance, bound[0]), is_counting=False)
             return round(time.perf_counter() - started, 2), plan
 
         done_s, plan = look()
@@ -213,7 +214,7 @@ def measure_planner(root: Path, batches: int) -> dict[str, Any]:
     with open_session() as session:
         bound = session.find_task("bench")
         started = time.perf_counter()
-        plan = make_plan(*bound, session.platform, session.instance, is_counting=False)
+        plan = make_plan(*bound, session.platform, load_recorded(session.instance, bound[0]), is_counting=False)
         stale_s = round(time.perf_counter() - started, 2)
         assert len(plan.needs) == batches * 5
     return {"partitions": batches * 5, "done_s": done_s, "stale_s": stale_s}
@@ -253,8 +254,8 @@ FREEZE = """
 import json, sys
 from batch_assets.cli.launch import Launcher
 from batch_assets.cli.session import open_session
-from batch_assets.launches import SOURCES_JOB, job_name, op_config
-from batch_assets.partitions import sync_partitions
+from batch_assets.dagster.runs import SOURCES_JOB, job_name, op_config
+from batch_assets.dagster.partitions import sync_partitions
 with open_session() as s:
     bound = s.find_task("bench")
     sync_partitions(*bound, s.instance)

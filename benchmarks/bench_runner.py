@@ -21,11 +21,10 @@ from workload import Label, make_fake_entry, make_records, make_task, print_resu
 
 def measure_runner(folder: Path, url: str) -> dict[str, Any]:
     """Run llm_outputs' work over one batch, then once more with nothing to do."""
-    from batch_assets.assets.llm_outputs import produce
-    from batch_assets.assets.source_records import freeze
-    from batch_assets.core.attempts import RetryMode
-    from batch_assets.partitions import PartitionKey
-    from batch_assets.resources import open_platform
+    from batch_assets.core.partition_keys import PartitionKey
+    from batch_assets.pipeline.ask_partitions import ask_partitions
+    from batch_assets.pipeline.freeze import freeze_batches
+    from batch_assets.pipeline.platform import open_platform
     from batch_assets.settings import Settings
     from batch_assets.sources.files import FileSource
 
@@ -33,20 +32,18 @@ def measure_runner(folder: Path, url: str) -> dict[str, Any]:
     source = FileSource("data/*.parquet").bind(folder)
     platform = open_platform(Settings(home=folder / "home", db_url=url))
     started = time.perf_counter()
-    list(freeze(task, source, platform, [r.batch for r in source.list_batches()], [], "freeze"))
+    list(freeze_batches(task, source, platform, [r.batch for r in source.list_batches()], "freeze"))
     frozen_s = time.perf_counter() - started
     figures: dict[str, Any] = {"freeze_s": round(frozen_s, 3)}
     partitions = [PartitionKey(r.batch, v) for r in source.list_batches() for v in task.variants]
     for name in ("first", "second"):
         wall, cpu = time.perf_counter(), time.process_time()
-        stamps = list(
-            produce(task, platform, partitions, [], run_id=name, retry=RetryMode.NONE, total=0, log=lambda _: None)
-        )
+        made = list(ask_partitions(task, platform, partitions, run_id=name, log=lambda _: None))
         figures[f"{name}_s"] = round(time.perf_counter() - wall, 3)
         figures[f"{name}_cpu_s"] = round(time.process_time() - cpu, 3)
-        figures[f"{name}_sent"] = sum(s.metadata["sent"] for s in stamps)
-        figures["records"] = sum(s.metadata["records"] for s in stamps)
-        figures["invalid"] = sum(s.metadata["invalid"] for s in stamps)
+        figures[f"{name}_sent"] = sum(m.figures["sent"] for m in made)
+        figures["records"] = sum(m.figures["records"] for m in made)
+        figures["invalid"] = sum(m.figures["invalid"] for m in made)
     return figures
 
 
@@ -64,7 +61,7 @@ def measure_worker(folder: Path) -> dict[str, Any]:
     rows = pl.read_parquet(folder / "data" / "load.parquet").to_dicts()
     prompt = task.prompts["v1"]
 
-    async def work() -> None:
+    async def inputs() -> None:
         window = asyncio.Semaphore(256)
         await engine.open()
         with (folder / "out.jsonl").open("w") as out:
@@ -88,7 +85,7 @@ def measure_worker(folder: Path) -> dict[str, Any]:
             await asyncio.gather(*(ask(row) for row in rows))
 
     wall, cpu = time.perf_counter(), time.process_time()
-    asyncio.run(work())
+    asyncio.run(inputs())
     return {"s": round(time.perf_counter() - wall, 3), "cpu_s": round(time.process_time() - cpu, 3)}
 
 

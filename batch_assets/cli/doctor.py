@@ -60,17 +60,17 @@ def _examine() -> list[Finding]:
     found += guard("models", lambda: probe_models(settings, models, used, secrets), secrets)
     in_store = guard("store", lambda: probe_store(settings), secrets)
 
-    def look_with_store(probe: Callable[[sa.Connection | None], Iterable[Finding]]) -> Iterator[Finding]:
+    def probe_with_store(probe: Callable[[sa.Connection | None], Iterable[Finding]]) -> Iterator[Finding]:
         with open_for_reading(settings) if is_well(in_store) else nullcontext() as connection:
             yield from probe(connection)
 
     found += [broken] if broken else []
     if project is not None:
-        found += guard("tasks", lambda: look_with_store(partial(probe_tasks, project)), secrets)
+        found += guard("tasks", lambda: probe_with_store(partial(probe_tasks, project)), secrets)
     found += in_store
     found += guard("alerts", lambda: probe_alerts(settings), secrets)
-    found += guard("alerts", lambda: look_with_store(probe_outbox), secrets)
-    found += guard("dagster", lambda: look_with_store(partial(probe_instance, settings)), secrets)
+    found += guard("alerts", lambda: probe_with_store(probe_outbox), secrets)
+    found += guard("dagster", lambda: probe_with_store(partial(probe_instance, settings)), secrets)
     found += guard("machine", lambda: probe_machine(settings, models), secrets)
     return found
 

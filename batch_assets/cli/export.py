@@ -15,17 +15,19 @@ from polars.io.plugins import register_io_source
 from rich.console import Console
 from rich.progress import Progress
 
-from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.cli.export_output import STDOUT, Format, write_output
+from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.errors import ConfigError, NotReadyError
+from batch_assets.core.partition_keys import PartitionKey
+from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
-from batch_assets.partitions import PartitionKey
-from batch_assets.planner import Selection, make_plan
-from batch_assets.resources import Platform
-from batch_assets.schemas import validated_results_schema
+from batch_assets.dagster.asset_keys import load_recorded
+from batch_assets.pipeline.frame_schemas import validated_results_schema
+from batch_assets.pipeline.plan import Selection, make_plan
+from batch_assets.pipeline.platform import Platform
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import load_batches, load_owned
-from batch_assets.store.failures import Step, load_failing
+from batch_assets.store.failures import load_failing
 from batch_assets.store.fallbacks import load_fallbacks
 from batch_assets.store.partitions import load_partitions
 
@@ -116,7 +118,8 @@ class Exporter:
         return done
 
     def _survey(self, selection: Selection, order: Sequence[str]) -> Survey:
-        plan = make_plan(self._task, self._source, self._platform, self._instance, selection=selection)
+        recorded = load_recorded(self._instance, self._task)
+        plan = make_plan(self._task, self._source, self._platform, recorded, selection=selection)
         places = {batch: n for n, batch in enumerate(order)}
         variants = list(self._task.variants)
         late = {n.partition for n in plan.needs} | {*plan.outdated, *plan.fallbacks}

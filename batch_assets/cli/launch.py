@@ -2,40 +2,35 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import dagster as dg
 from dagster import DagsterInstance
 
-from batch_assets.components.project import Project
-from batch_assets.core.attempts import RetryMode, Status
+from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, find_cause
-from batch_assets.core.models import ModelEntry
+from batch_assets.core.partition_keys import PartitionKey
+from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
-from batch_assets.core.words import tell_count
-from batch_assets.launches import (
-    COMMAND_LINE,
-    FALLBACKS_JOB,
-    LAUNCHED_BY_TAG,
-    OUTPUTS_JOB,
-    RESULTS_JOB,
-    SOURCES_JOB,
-    job_name,
-    op_config,
-    op_name,
-)
-from batch_assets.partitions import PartitionKey, sync_partitions
-from batch_assets.planner import Need, Plan, Selection, make_plan
-from batch_assets.resources import PLATFORM, Platform, end_dead_runs, find_pool_holders, process_tags
-from batch_assets.runner.work import Progress, Tally
+from batch_assets.core.words import format_count
+from batch_assets.dagster.asset_keys import load_recorded
+from batch_assets.dagster.dead_runs import end_dead_runs, find_pool_holders, process_tags
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.platform_resource import PLATFORM
+from batch_assets.dagster.project import Project
+from batch_assets.dagster.runs import COMMAND_LINE, LAUNCHED_BY_TAG, op_config, op_name, step_config, step_job
+from batch_assets.pipeline.dispatch import NextStep, bring_up_to_date
+from batch_assets.pipeline.plan import PartitionNeed, Plan, Selection, make_plan
+from batch_assets.pipeline.platform import Platform
+from batch_assets.run.partition_run import Progress, Tally
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import touch_batch
-from batch_assets.store.fallbacks import load_fallbacks
 
 Say = Callable[[str], None]
 POOL_POLL_S = 2.0
+_ASKING = (Step.OUTPUTS, Step.FALLBACKS)
 NEVER_RETRIED = {"dagster/max_retries": "0"}
 """Whoever called the command calls it again: the daemon has no part in its runs."""
 
@@ -63,7 +58,7 @@ class RunSummary:
     """What the fallback model was asked in this run."""
     partitions_done: int = 0
     partitions: list[PartitionKey] = field(default_factory=list[PartitionKey])
-    passed_over: list[Need] = field(default_factory=list[Need])
+    passed_over: list[PartitionNeed] = field(default_factory=list[PartitionNeed])
     failed_checks: list[FailedCheck] = field(default_factory=list[FailedCheck])
     held_back: str = ""
     """Partitions whose results weren't made, and why."""
@@ -71,7 +66,7 @@ class RunSummary:
 
 
 class Launcher:
-    """Runs a task's jobs one after another: sources, outputs by model, the fallback, results."""
+    """Carries out a task's steps in this process, each as a run of its job on the instance that the web UI shows."""
 
     def __init__(self, project: Project, platform: Platform, instance: DagsterInstance, say: Say) -> None:
         self._project = project
@@ -88,89 +83,47 @@ class Launcher:
         self._platform = replace(platform, observer=observe)
 
     def run(self, task: Task, source: Source, selection: Selection, retry: RetryMode) -> RunSummary:
-        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed.
-
-        A fallback that can't be asked is told at the end: the results are made without it.
-        """
+        """Bring a task up to date. Raises the error that stopped it; what was done until then is committed."""
         started = time.monotonic()
         summary = RunSummary(task=task.name)
         sync_partitions(task, source, self._instance)
-        plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
-        self._freeze(plan, summary)
-        if plan.unfrozen:  # what a new batch takes over from an earlier one makes that one stale as well
-            plan = make_plan(task, source, self._platform, self._instance, selection=selection, retry=retry)
-        summary.passed_over = [n for n in plan.needs if n.leased_by]
-        needs = [n for n in plan.needs if not n.leased_by]
-        for model in task.models.values():
-            mine = [n for n in needs if task.variants[n.partition.variant].model.model_id == model.model_id]
-            self._ask(task, model, mine, retry, summary)
-        try:
-            self._fall_back(task, source, selection, plan, retry, summary)
-        except BatchAssetsError:  # what the models before it have answered doesn't wait for it
-            self._follow(task, source, selection, plan, needs, summary)
-            raise
-        self._follow(task, source, selection, plan, needs, summary)
-        summary.partitions = sorted([*plan.done, *(n.partition for n in needs)])
-        summary.partitions_done = len(plan.done)
+
+        def look(retry: RetryMode, fallback_retry: RetryMode, is_counting: bool) -> Plan:
+            plan = make_plan(
+                task, source, self._platform, load_recorded(self._instance, task),
+                selection=selection, retry=retry, fallback_retry=fallback_retry, is_counting=is_counting,
+            )  # fmt: skip
+            self._touch(plan)
+            return plan
+
+        plans = bring_up_to_date(look, lambda step: self._carry_out(task, step, retry, summary), retry)
+        first = next((p for p in plans if not p.unfrozen), plans[-1])  # what was there to be asked
+        summary.passed_over = [n for n in first.needs if n.leased_by]
+        summary.partitions = sorted([*first.done, *(n.partition for n in first.needs if not n.leased_by)])
+        summary.partitions_done = len(first.done)
         summary.seconds = time.monotonic() - started
         return summary
 
-    def _freeze(self, plan: Plan, summary: RunSummary) -> None:
+    def _touch(self, plan: Plan) -> None:
+        """Remember the change tokens of batches whose content is as it was, so that they aren't read again."""
         with self._platform.database.write() as connection:
             for ref in plan.touched:
-                touch_batch(connection, plan.task.name, ref.batch, ref.stamp)
-        if plan.unfrozen or plan.unspecified:
-            batches = tell_count(len(plan.unfrozen), "batch", "batches")
-            self._say(f"freezing {batches}, describing {tell_count(len(plan.unspecified), 'variant')}")
-            config = {"batches": [ref.batch for ref in plan.unfrozen], "variants": list(plan.unspecified)}
-            self._execute(job_name(plan.task.name, SOURCES_JOB), config, summary)
+                touch_batch(connection, plan.task.name, ref.batch, ref.change_token)
 
-    def _ask(self, task: Task, model: ModelEntry, needs: Sequence[Need], retry: RetryMode, summary: RunSummary) -> None:
-        if not needs:
-            return
-        total = sum(n.to_ask + n.rejudged for n in needs)
-        self._say(f"{tell_count(len(needs), 'partition')}, {tell_count(total, 'record')} to do")
-        partitions = [str(n.partition) for n in needs]
-        self._wait_for_pool(model.pool)
+    def _carry_out(self, task: Task, step: NextStep, retry: RetryMode, summary: RunSummary) -> None:
+        self._say(_format_step(step))
+        if step.step in _ASKING:
+            model = task.models.get(step.model_id) or task.fallback
+            self._wait_for_pool(model.pool if model else "")
         self._tally = Tally()
         try:
-            config = {"partitions": partitions, "retry": retry.value, "total": total}
-            self._execute(job_name(task.name, OUTPUTS_JOB, model.model_id), config, summary)
+            result = self._execute(step_job(task, step), step_config(step, retry), summary)
         finally:
-            summary.tally.add(self._tally)
-            summary.requests_sent += self._tally.sent
-
-    def _fall_back(
-        self, task: Task, source: Source, selection: Selection, plan: Plan, retry: RetryMode, summary: RunSummary
-    ) -> None:
-        """Ask the fallback model for what is quarantined, now that the engines before it have closed."""
-        if task.fallback is None:
-            return
-        if plan.needs:
-            plan = make_plan(task, source, self._platform, self._instance, selection=selection)
-        partitions = sorted({*plan.fallbacks, *self._find_retried(task, plan, retry)})
-        if not partitions:
-            return
-        self._say(f"asking {task.fallback.model_id} for what {tell_count(len(partitions), 'partition')} quarantined")
-        self._wait_for_pool(task.fallback.pool)
-        self._tally = Tally()
-        try:
-            config = {"partitions": [str(p) for p in partitions], "retry": retry.value}
-            self._execute(job_name(task.name, FALLBACKS_JOB), config, summary)
-        finally:
-            summary.fallback.add(self._tally)
-            summary.requests_sent += self._tally.sent
-
-    def _find_retried(self, task: Task, plan: Plan, retry: RetryMode) -> list[PartitionKey]:
-        """Return the finished partitions whose fallback has rows that are to be asked again."""
-        with self._platform.database.read() as connection:
-            made = load_fallbacks(connection, task.name)
-        done = {p: made[p.batch, p.variant].counts for p in plan.done if (p.batch, p.variant) in made}
-        return [
-            p
-            for p, counts in done.items()
-            if p.variant in task.fallbacks and any(counts.get(s) for s in Status if retry.selects(s))
-        ]
+            if step.step in _ASKING:
+                (summary.tally if step.step is Step.OUTPUTS else summary.fallback).add(self._tally)
+                summary.requests_sent += self._tally.sent
+        if step.step is Step.RESULTS:
+            summary.held_back = result.output_for_node(op_name(step_job(task, step)))
 
     def _wait_for_pool(self, pool: str) -> None:
         """Wait for a free slot in the pool, and say for whom: Dagster waits in silence and hears no signal."""
@@ -182,19 +135,6 @@ class Launcher:
                 self._say(f"waiting for run {run_id}, which holds the pool {pool}")
             said |= holders
             time.sleep(POOL_POLL_S)
-
-    def _follow(
-        self, task: Task, source: Source, selection: Selection, plan: Plan, needs: Sequence[Need], summary: RunSummary
-    ) -> None:
-        if needs or summary.run_ids:
-            plan = make_plan(task, source, self._platform, self._instance, selection=selection)
-        finished = {n.partition for n in needs} & set(plan.done)
-        partitions = sorted({*plan.outdated, *finished})
-        if partitions:
-            self._say(f"making the results of {tell_count(len(partitions), 'partition')}")
-            job = job_name(task.name, RESULTS_JOB)
-            result = self._execute(job, {"partitions": [str(p) for p in partitions]}, summary)
-            summary.held_back = result.output_for_node(op_name(job))
 
     def _execute(self, job: str, config: Mapping[str, Any], summary: RunSummary) -> dg.ExecuteInProcessResult:
         definition = self._project.definitions.resolve_job_def(job)
@@ -214,6 +154,21 @@ class Launcher:
         if not result.success:
             raise BatchAssetsError(f"run {result.run_id} failed; the web UI shows why")
         return result
+
+
+def _format_step(step: NextStep) -> str:
+    """Return what a step does, for a person who waits for it."""
+    partitions = format_count(len(step.partitions), "partition")
+    match step.step:
+        case Step.SOURCES:
+            frozen = format_count(len(step.batches), "batch", "batches")
+            return f"freezing {frozen}, describing {format_count(len(step.variants), 'variant')}"
+        case Step.OUTPUTS:
+            return f"{partitions}, {format_count(step.records, 'record')} to do"
+        case Step.FALLBACKS:
+            return f"asking {step.model_id} for what {partitions} quarantined"
+        case Step.RESULTS:
+            return f"making the results of {partitions}"
 
 
 def _is_failed_check(event: dg.DagsterEvent) -> bool:

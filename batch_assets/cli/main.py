@@ -41,20 +41,13 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.completions import make_storable
 from batch_assets.core.errors import BatchAssetsError, ConfigError, NotReadyError, SourceError, StoreGone, unwrap
 from batch_assets.core.tasks import Task
-from batch_assets.launches import (
-    COMMAND_LINE,
-    LAUNCHED_BY_TAG,
-    PLAN_JOB,
-    TASK_TAG,
-    InFlight,
-    choose,
-    enqueue,
-    has_daemon,
-)
-from batch_assets.partitions import sync_partitions
-from batch_assets.planner import Selection, make_plan
-from batch_assets.resources import end_dead_runs
-from batch_assets.runner.drive import end_runs
+from batch_assets.dagster.asset_keys import load_recorded
+from batch_assets.dagster.dead_runs import end_dead_runs
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.runs import COMMAND_LINE, LAUNCHED_BY_TAG, PLAN_JOB, TASK_TAG, enqueue, has_daemon
+from batch_assets.pipeline.dispatch import InFlight, choose
+from batch_assets.pipeline.plan import Selection, make_plan
+from batch_assets.run.sync_bridge import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.sources.files import FileSource
@@ -156,19 +149,20 @@ def plan(
         bound = session.find_task(task)
         selection = select(session, *bound, batches, variants)
         sync_partitions(*bound, session.instance)
-        made = make_plan(*bound, session.platform, session.instance, selection=selection, retry=RetryMode(retry))
+        recorded = load_recorded(session.instance, bound[0])
+        made = make_plan(*bound, session.platform, recorded, selection=selection, retry=RetryMode(retry))
         with session.platform.database.read() as connection:
             failing = load_failing(connection, task)
-        held = choose(made, failing, InFlight(), now()).held
+        over_budget = choose(made, failing, InFlight(), now()).over_budget
         queued = None
         if launch and not made.is_empty:
             queued = _launch(session, task, selection, retry, is_resetting=reset)
         is_daemon_alive = has_daemon(session.instance)
     if as_json:
-        print_json(plan_document(made, held, queued))
+        print_json(plan_document(made, over_budget, queued))
         return
     _warn_of_no_batch(*bound)
-    print_plan(_make_console(), made, held)
+    print_plan(_make_console(), made, over_budget)
     if queued:
         waits = "" if is_daemon_alive else "; no daemon is running here: it starts when `batch-assets up` does"
         click.echo(f"run {queued} of {PLAN_JOB} is in the queue{waits}")

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batch_assets.assets.llm_outputs import report_on
+from batch_assets.core.partition_keys import parse_partition_key
+from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
-from batch_assets.partitions import parse_partition_key
-from batch_assets.resources import Platform
-from batch_assets.store.failures import Step, load_failing
+from batch_assets.pipeline.ask_partitions import compute_report
+from batch_assets.pipeline.partition_inputs import build_inputs
+from batch_assets.pipeline.platform import Platform
+from batch_assets.store.failures import load_failing
 from batch_assets.store.overview import load_reports
-from batch_assets.works import build_work
 
 
 def find_reports(platform: Platform, task: Task, run_ids: Sequence[str]) -> dict[tuple[str, str], Mapping[str, Any]]:
@@ -22,7 +23,7 @@ def find_reports(platform: Platform, task: Task, run_ids: Sequence[str]) -> dict
         failing = load_failing(connection, task.name)
     held = [p for (step, p), f in failing.items() if step is Step.RESULTS and f.run_id in run_ids]
     for partition in map(parse_partition_key, held):
-        if work := build_work(task, platform, partition):
-            report = report_on(platform, work, work.variant.model)
+        if inputs := build_inputs(task, platform, partition):
+            report = compute_report(platform, inputs, inputs.variant.model)
             reports[partition.batch, partition.variant] = report.model_dump(mode="json")
     return reports

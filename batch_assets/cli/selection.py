@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from batch_assets.cli.session import Session
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
-from batch_assets.planner import Selection
+from batch_assets.pipeline.plan import Selection
 from batch_assets.sources.base import Source
 
 SHOWN_NAMES = 20

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from dagster import DagsterInstance
 
-from batch_assets.components.project import Project, load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
-from batch_assets.resources import Platform, open_instance, open_platform
-from batch_assets.runner.run import Observer
+from batch_assets.dagster.instance import open_instance
+from batch_assets.dagster.project import Project, load_project
+from batch_assets.pipeline.platform import Platform, open_platform
+from batch_assets.run.loop import Observer
 from batch_assets.settings import Settings, load_settings
 from batch_assets.sources.base import Source
 

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
 from batch_assets.cli.terminal import make_visible
-from batch_assets.planner import Plan
-from batch_assets.store.failures import Failing, Step
+from batch_assets.core.steps import Step
+from batch_assets.pipeline.plan import Plan
+from batch_assets.store.failures import Failing
 from batch_assets.store.overview import VariantStatus
 
 
@@ -53,7 +54,7 @@ def plan_document(plan: Plan, held: Sequence[Failing], run_id: str | None) -> di
                 "rejudged": n.rejudged,
                 "why": list(n.reasons),
                 "leased_by": n.leased_by,
-                "held_at": n.held_at,
+                "held_at": n.lease_location,
             }
             for n in plan.needs
         ],
@@ -80,7 +81,9 @@ def print_plan(console: Console, plan: Plan, held: Sequence[Failing]) -> None:
         table = _make_table(f"{plan.task.name}: what is missing or stale", ("batch", "variant"), numbers)
         table.add_column("why")
         for n in plan.needs:
-            why = ", ".join(n.reasons) + (f" (run {n.leased_by} works on it: {n.held_at})" if n.leased_by else "")
+            why = ", ".join(n.reasons) + (
+                f" (run {n.leased_by} works on it: {n.lease_location})" if n.leased_by else ""
+            )
             counts = (str(c or "") for c in (n.missing, n.stale, n.retried, n.rejudged))
             table.add_row(n.partition.batch, n.partition.variant, *counts, why)
         console.print(table)
@@ -106,7 +109,7 @@ def print_summary(
         console.print(f"and {len(found) - len(shown)} partitions more; --json has them all", highlight=False)
     lines = _total_lines([figures for _, figures in found])
     lines += [
-        f"passed over {need.partition}: run {need.leased_by} works on it ({need.held_at})"
+        f"passed over {need.partition}: run {need.leased_by} works on it ({need.lease_location})"
         for need in summary.passed_over
     ]
     if summary.held_back:
@@ -191,7 +194,8 @@ def summary_document(summary: RunSummary, reports: Mapping[tuple[str, str], Mapp
         ],
         "held_back": summary.held_back,
         "passed_over": [
-            {"partition": str(n.partition), "leased_by": n.leased_by, "held_at": n.held_at} for n in summary.passed_over
+            {"partition": str(n.partition), "leased_by": n.leased_by, "held_at": n.lease_location}
+            for n in summary.passed_over
         ],
         "reports": [
             {"batch": p.batch, "variant": p.variant, **reports[p.batch, p.variant]}

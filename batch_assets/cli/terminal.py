@@ -12,8 +12,8 @@ from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.runner.progress import Pace, tell_duration, tell_failure, tell_pause, tell_progress
-from batch_assets.runner.work import Progress
+from batch_assets.run.partition_run import Progress
+from batch_assets.run.progress import Pace, format_duration, format_failure, format_pause, format_progress
 
 PLAIN_EVERY_S = 10.0
 _VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
@@ -82,13 +82,13 @@ class ProgressView:
         if self._console.is_terminal:
             self._bar.stop()
         elif self._last is not None and self._last.done not in (0, self._printed_done):
-            self.say(tell_progress(self._last, None))  # how far a run came that was stopped
+            self.say(format_progress(self._last, None))  # how far a run came that was stopped
 
     def say(self, words: str) -> None:
         """Print a line above the bar. In a file a line stays one, however long."""
         self._console.print(make_visible(words), highlight=False, markup=False, soft_wrap=True)
 
-    def _tell_failure(self, words: str) -> None:
+    def _format_failure(self, words: str) -> None:
         """Print once why it pauses: the bar has no room for that."""
         if words and words != self._failure_told and time.monotonic() - self._printed_at > PLAIN_EVERY_S:
             self._printed_at, self._failure_told = time.monotonic(), words
@@ -103,22 +103,22 @@ class ProgressView:
             is_last = progress.done == progress.total != self._printed_done
             if time.monotonic() - self._printed_at > PLAIN_EVERY_S or is_last:
                 self._printed_at, self._printed_done = time.monotonic(), progress.done
-                self.say(tell_progress(progress, left_s))
+                self.say(format_progress(progress, left_s))
             return
         words = "starting the engine" if progress.is_starting else "asking"
         if progress.pause_s is not None:
-            words = tell_pause(progress.pause_s)
-            self._tell_failure(tell_failure(progress))
+            words = format_pause(progress.pause_s)
+            self._format_failure(format_failure(progress))
         self._bar.update(
             self._row,
             description=words,
             completed=progress.done,
             total=progress.total,
-            figures=_tell_figures(progress, self._pace.per_s, left_s),
+            figures=_format_figures(progress, self._pace.per_s, left_s),
         )
 
 
-def _tell_figures(progress: Progress, per_s: float | None, left_s: float | None) -> str:
+def _format_figures(progress: Progress, per_s: float | None, left_s: float | None) -> str:
     """Return what stands beside the bar."""
     counts = f"{progress.done}/{progress.total}"
     if progress.pause_s is not None:
@@ -126,6 +126,6 @@ def _tell_figures(progress: Progress, per_s: float | None, left_s: float | None)
     if progress.is_starting:
         return counts
     rate = "-/s" if per_s is None else f"{per_s:.1f}/s"
-    left = "" if left_s is None else f"  {tell_duration(left_s)} left"
+    left = "" if left_s is None else f"  {format_duration(left_s)} left"
     t = progress.tally
     return f"{counts}  {rate}{left}  {t.invalid} invalid  {t.error} errors"

@@ -1,1 +1,1 @@
-"""Dagster components: the factory that turns a task into assets, checks and jobs."""
+"""The import path of task folders made before version 0.2. Nothing new belongs here."""

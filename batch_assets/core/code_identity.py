@@ -34,7 +34,7 @@ def read_code(things: list[Callable[..., Any] | type]) -> list[tuple[str, str]]:
             if isinstance(value, type | types.FunctionType):
                 waiting.append(value)
             else:
-                found.add((f"{thing.__qualname__}:{reference}", _tell(value)))
+                found.add((f"{thing.__qualname__}:{reference}", _format_value(value)))
     return sorted(found)
 
 
@@ -87,7 +87,7 @@ def _names_in(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*(_names_in(c) for c in inner))
 
 
-def _tell(value: object) -> str:
+def _format_value(value: object) -> str:
     """Return a constant as text that is the same in every process: sets have no order of their own."""
     if isinstance(value, set | frozenset):
         return repr(sorted(map(repr, value)))  # pyright: ignore[reportUnknownArgumentType]

@@ -61,7 +61,7 @@ class StoreGone(StoreError):
     """The store's file was removed or replaced while it was in use: what was committed is with the old one."""
 
 
-def tell_problems(error: ValidationError) -> str:
+def format_problems(error: ValidationError) -> str:
     """Return what pydantic found wrong, field by field, in one line; never the values."""
     return "; ".join(f"{'.'.join(map(str, d['loc']))}: {d['msg']}" for d in error.errors(include_input=False))
 

@@ -24,6 +24,11 @@ class VariantSpec:
     accept_spec: str
     parts: Mapping[str, str]
 
+    @property
+    def data_version(self) -> str:
+        """The data version of a `variant_specs` partition, `<request_spec>.<accept_spec>`."""
+        return data_version(self.request_spec, self.accept_spec)
+
 
 def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantSpec:
     """Return the identity of one variant; `revision` is that of the weights as they were found."""

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import ConfigDict, Field, ValidationError
 
 from batch_assets.core.entries import Entry
-from batch_assets.core.errors import ConfigError, tell_problems
+from batch_assets.core.errors import ConfigError, format_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.yaml_text import load_yaml
 
@@ -109,7 +109,7 @@ def _load_entry(path: Path, model_id: object, raw: object) -> ModelEntry:
     try:
         entry = ModelEntry.model_validate({**cast("dict[str, Any]", raw), "model_id": model_id})
     except ValidationError as e:
-        problems = tell_problems(e)
+        problems = format_problems(e)
         raise ConfigError(f"{path}: {model_id}: {problems}") from e
     if entry.engine == "openai" and not entry.base_url:
         raise ConfigError(f"{path}: {model_id}: base_url: an openai engine needs the server's address")

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from batch_assets.core.canonical import canonical_json
 from batch_assets.core.control_tokens import break_control_tokens, find_control_tokens
-from batch_assets.core.errors import ConfigError, tell_problems
+from batch_assets.core.errors import ConfigError, format_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.records import Record
 from batch_assets.core.yaml_text import load_yaml
@@ -111,7 +111,7 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
         tree = _ENVIRONMENT.parse(body)
         template = _ENVIRONMENT.from_string(body)
     except ValidationError as e:
-        problems = tell_problems(e)
+        problems = format_problems(e)
         raise ConfigError(f"{path}: front matter: {problems}") from e
     except (TemplateError, RecursionError) as e:
         raise ConfigError(f"{path}: the body is not a valid template: {e}") from e
@@ -168,7 +168,7 @@ def _render_opening(
             output.model_validate_json(answer, strict=True)  # as `accept` does with an answer
             turns.append(Message("user", _render(template, example.input)))
         except ValidationError as e:
-            problems = tell_problems(e)
+            problems = format_problems(e)
             raise ConfigError(f"{path}: example {n}: output: {problems}") from e
         except (TypeError, ValueError) as e:
             raise ConfigError(f"{path}: example {n}: output: not JSON ({e}); put a date in quotes") from e

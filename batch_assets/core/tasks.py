@@ -9,6 +9,7 @@ from zoneinfo import available_timezones
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from batch_assets.core.attempts import Ladder, RetryPolicy
+from batch_assets.core.checks import Check
 from batch_assets.core.code_identity import read_code
 from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError
@@ -88,6 +89,8 @@ class Task:
     fallback: ModelEntry | None = None
     """Asked for the records that are quarantined when a variant is done: those of its models that are not this one."""
     nightly: Nightly = Nightly()
+    checks: tuple[Check[Any], ...] = ()
+    """The task's own checks, beside those of every task."""
     qa_sample_size: int = 50
     description: str = ""
     owners: tuple[str, ...] = field(default=())
@@ -120,6 +123,11 @@ class Task:
     def find_variant(self, key: str) -> Variant | None:
         """Return a variant by its key, of the task's own or of its fallback model; None where there is none."""
         return self.variants.get(key) or next((v for v in self.fallbacks.values() if v.key == key), None)
+
+    @cached_property
+    def used_fields(self) -> list[str]:
+        """The fields that any prompt uses, sorted."""
+        return sorted({field for prompt in self.prompts.values() for field in prompt.fields})
 
     @cached_property
     def output_schema(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.entries import Entry
-from batch_assets.core.errors import ConfigError, EngineDead, tell_problems
+from batch_assets.core.errors import ConfigError, EngineDead, format_problems
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
@@ -83,7 +83,7 @@ def build_fake(entry: ModelEntry) -> FakeEngine:
     try:
         return FakeEngine(FakeArgs.model_validate(entry.engine_args))
     except ValidationError as e:
-        problems = tell_problems(e)
+        problems = format_problems(e)
         raise ConfigError(f"models.yaml: {entry.model_id}: engine_args: {problems}") from e
 
 

@@ -88,15 +88,15 @@ class OpenAIEngine:
                 f"{self._base_url}/models", allow_redirects=False, timeout=patience
             ) as response:
                 if response.status in _STOPS_THE_RUN:
-                    problem = _tell_stop(response.status, self._entry.api_key_env)
+                    problem = _format_stop(response.status, self._entry.api_key_env)
                 elif response.status in _REDIRECTS:
-                    problem = _hide(_tell_redirect(response), self._key)
+                    problem = _hide(_format_redirect(response), self._key)
                 elif response.status == 200:
                     self._longest_prompt = _find_limit(await _read_body(response), self._entry.weights)
         except TimeoutError:
             problem = f"no answer in {patience.total:g} s: {_START_IT}"
         except aiohttp.ClientError as e:
-            problem = f"the server can't be reached: {tell_connection(e)}: {_START_IT}"
+            problem = f"the server can't be reached: {format_connection_error(e)}: {_START_IT}"
         except RequestFailed as e:
             problem = f"the list of models: {e}"
         if problem:
@@ -129,9 +129,9 @@ class OpenAIEngine:
         except TimeoutError:
             return RequestFailed(ErrorKind.TIMEOUT, f"no answer in {self._entry.timeout_s:g} s", is_passing=True)
         except aiohttp.ClientConnectorError as e:
-            return RequestFailed(ErrorKind.CONNECTION, f"connection: {tell_connection(e)}", is_passing=True)
+            return RequestFailed(ErrorKind.CONNECTION, f"connection: {format_connection_error(e)}", is_passing=True)
         except aiohttp.ClientError as e:
-            words = f"the connection was dropped: {tell_connection(e)}"
+            words = f"the connection was dropped: {format_connection_error(e)}"
             return RequestFailed(ErrorKind.DROPPED, words, is_passing=True)
         except RequestFailed as e:
             return e
@@ -150,7 +150,7 @@ class OpenAIEngine:
         limit = self._longest_prompt
         if limit is None or sum(len(m.content.encode(errors="replace")) for m in request.messages) < limit:
             return
-        body = {"model": self._entry.weights, "messages": _tell_messages(request)}
+        body = {"model": self._entry.weights, "messages": _format_messages(request)}
         url = f"{self._base_url.removesuffix('/v1')}/tokenize"
         count: object = None
         try:
@@ -176,7 +176,7 @@ class OpenAIEngine:
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._entry.weights,
-            "messages": _tell_messages(request),
+            "messages": _format_messages(request),
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "max_tokens": sampling.max_tokens,
@@ -192,7 +192,7 @@ class OpenAIEngine:
         return body
 
 
-def _tell_messages(request: Request) -> list[dict[str, str]]:
+def _format_messages(request: Request) -> list[dict[str, str]]:
     return [{"role": m.role, "content": m.content} for m in request.messages]
 
 
@@ -223,13 +223,13 @@ def _hide(text: str, secret: str) -> str:
     return re.sub(re.escape(secret), "***", text, flags=re.IGNORECASE) if secret else text
 
 
-def tell_connection(error: aiohttp.ClientError) -> str:
+def format_connection_error(error: aiohttp.ClientError) -> str:
     """Say why a connection failed, by the system's words where it has some; never by aiohttp's, which may quote us."""
     number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
     return os.strerror(number) if number is not None and number > 0 else type(error).__name__
 
 
-def _tell_stop(status: int, variable: str | None) -> str:
+def _format_stop(status: int, variable: str | None) -> str:
     """Say what a status that stops the run means, and what mends it; `variable` is the one that holds the key."""
     if status == 402:
         return "HTTP 402: the account has no credit"
@@ -238,7 +238,7 @@ def _tell_stop(status: int, variable: str | None) -> str:
     return f"HTTP {status}: the key {'was refused' if status == 401 else 'may not do this'}: look at {variable}"
 
 
-def _tell_redirect(response: aiohttp.ClientResponse) -> str:
+def _format_redirect(response: aiohttp.ClientResponse) -> str:
     """Say where a server sends us: host and path alone, as the rest may hold anything."""
     try:
         parts = urlsplit(response.headers.get("Location", ""))
@@ -254,10 +254,10 @@ def _translate_status(
     """Say what a status means. No such address is the server's fault until it has answered once, then the request's."""
     status = response.status
     if status in _STOPS_THE_RUN:
-        return EngineDead(_tell_stop(status, variable))
+        return EngineDead(_format_stop(status, variable))
     message, names = _read_error(data)
     if status in _REDIRECTS:
-        message = _tell_redirect(response).partition(": ")[2]
+        message = _format_redirect(response).partition(": ")[2]
     message = _hide(message, secret)
     words = f"HTTP {status}: {message}"[:300]
     if status in _NO_SUCH_ADDRESS and not has_answered:

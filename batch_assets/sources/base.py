@@ -26,7 +26,7 @@ class BatchRef:
 
     batch: str
     locator: str
-    stamp: str
+    change_token: str
     changed_at: float | None = None
     settle_s: float = 0.0
 

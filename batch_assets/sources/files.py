@@ -107,7 +107,7 @@ class FileSource:
             "parquet": lambda: read_parquet(path, [self.key, *fields]),
         }
         found = _read(path, readers)
-        if path.exists() and self._refer(ref.batch, path).stamp != ref.stamp:
+        if path.exists() and self._refer(ref.batch, path).change_token != ref.change_token:
             raise SourceError(f"{path}: it changed while it was read: write elsewhere, and rename it when it is whole")
         missing = [f for f in (self.key, *fields) if f not in found.frame.columns or f == SOURCE_LINE]
         if missing:
@@ -121,7 +121,7 @@ class FileSource:
         return BatchRef(
             batch=batch,
             locator=str(path),
-            stamp=f"{state.st_size}:{state.st_mtime_ns}",
+            change_token=f"{state.st_size}:{state.st_mtime_ns}",
             changed_at=state.st_mtime,
             settle_s=self.settle_s,
         )

@@ -76,7 +76,7 @@ class Microbatched:
     def list_batches(self) -> list[BatchRef]:
         """Return the microbatches in the order of their forming. Their stamp stays: none is read again by itself."""
         return [
-            BatchRef(batch=batch, locator=f"{self.stream.place}: {records} rows", stamp=formed_at.isoformat())
+            BatchRef(batch=batch, locator=f"{self.stream.place}: {records} rows", change_token=formed_at.isoformat())
             for batch, records, formed_at in self.log.batches()
         ]
 

@@ -103,7 +103,7 @@ def record_delivery(
     connection.execute(sa.update(alerts).where(*is_waiting).values(next_try_at=moment))
 
 
-def put_off(connection: sa.Connection, errors: Mapping[str, str]) -> None:
+def postpone(connection: sa.Connection, errors: Mapping[str, str]) -> None:
     """Have the alerts, by key, tried again later, each time twice as late up to an hour; the value says what failed."""
     c, moment = alerts.c, now()
     rows = connection.execute(sa.select(c.alert_key, c.tries).where(_are(errors)).with_for_update()).tuples()

@@ -20,7 +20,7 @@ class BatchState:
 
     batch: str
     seq: int
-    stamp: str
+    change_token: str
     source_hash: str
     records: int
     superseded: int
@@ -63,7 +63,7 @@ def freeze_batch(
     task: str,
     batch: str,
     *,
-    stamp: str,
+    change_token: str,
     source_hash: str,
     item_ids: Sequence[str],
     malformed: Sequence[tuple[int, str]],
@@ -93,7 +93,7 @@ def freeze_batch(
     _set_owner(connection, task, [i for ids in taken.values() for i in ids], batch, is_new=False)
     released = _release_absent(connection, task, batch, set(item_ids))
     values = {
-        "stamp": stamp,
+        "change_token": change_token,
         "source_hash": source_hash,
         "records": len(item_ids),
         "malformed": [list(m) for m in malformed],
@@ -115,15 +115,17 @@ def adopt_items(connection: sa.Connection, task: str, batch: str, item_ids: Sequ
     _count_superseded(connection, task, batch, item_ids, sign=-1)
 
 
-def touch_batch(connection: sa.Connection, task: str, batch: str, stamp: str) -> None:
+def touch_batch(connection: sa.Connection, task: str, batch: str, change_token: str) -> None:
     """Remember that a file's size or time changed and its content didn't."""
     where = (batches.c.task == task, batches.c.batch == batch)
-    connection.execute(sa.update(batches).where(*where).values(stamp=stamp))
+    connection.execute(sa.update(batches).where(*where).values(change_token=change_token))
 
 
 def _state(row: sa.RowMapping) -> BatchState:
-    names = ("batch", "seq", "stamp", "source_hash", "records", "superseded", "superseded_hash", "frozen_at")
-    return BatchState(**{n: row[n] for n in names}, malformed=[(int(line), str(why)) for line, why in row["malformed"]])
+    names = ("batch", "seq", "change_token", "source_hash", "records", "superseded", "superseded_hash", "frozen_at")
+    return BatchState(
+        **{n: row[batches.c[n]] for n in names}, malformed=[(int(line), str(why)) for line, why in row["malformed"]]
+    )
 
 
 def _load_owners(connection: sa.Connection, task: str, item_ids: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 import datetime as dt
 import json
+import logging
 import sqlite3
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
 from batch_assets.core.errors import BatchAssetsError, ConfigError, StoreError, StoreGone
 from batch_assets.store.tables import results
 
+_log = logging.getLogger(__name__)
+
+DATABASE_RETURNS_S = 3600.0
+"""How long a run waits for a database that went away."""
 _LOCK = 7244103
 """The first half of our advisory locks on PostgreSQL; SQLite needs none, since BEGIN IMMEDIATE admits one writer."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
@@ -132,7 +138,7 @@ def open_database(url: str) -> Database:
         _migrate(engine)
     except DBAPIError as e:
         engine.dispose()
-        raise StoreError(_tell_refusal(parsed, e)) from e
+        raise StoreError(_format_refusal(parsed, e)) from e
     return Database(engine)
 
 
@@ -145,8 +151,22 @@ def find_refusal(url: str) -> str:
     try:
         engine.connect().close()
     except DBAPIError as e:
-        return _tell_refusal(parsed, e)
+        return _format_refusal(parsed, e)
     return ""
+
+
+def wait_for_database(url: str, limit_s: float = DATABASE_RETURNS_S) -> None:
+    """Wait, with growing pauses, until the database takes connections; StoreError where it doesn't come back in time.
+
+    Said on stderr alone: Dagster's log lies in that database.
+    """
+    give_up_at, pause_s = time.monotonic() + limit_s, 0.5
+    while why := find_refusal(url):
+        if time.monotonic() >= give_up_at:
+            raise StoreError(why)
+        _log.warning("waiting for the database: %s", why)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 15.0)
 
 
 def is_connection_lost(error: BaseException | None) -> bool:
@@ -188,7 +208,7 @@ def _show(url: URL) -> str:
     return url.set(drivername="postgresql", query=where).render_as_string(hide_password=True)
 
 
-def _tell_refusal(url: URL, error: DBAPIError) -> str:
+def _format_refusal(url: URL, error: DBAPIError) -> str:
     why = str(error.orig).strip()
     if url.get_backend_name() == "sqlite":
         return f"the store at {url.render_as_string()} can't be opened: {why}"

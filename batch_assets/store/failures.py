@@ -3,21 +3,12 @@
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import sqlalchemy as sa
 
+from batch_assets.core.steps import Step
 from batch_assets.store.database import now
 from batch_assets.store.tables import failures
-
-
-class Step(StrEnum):
-    """What was being made of a partition: its frozen records, its outputs, the fallback's answers, or its results."""
-
-    SOURCES = "sources"
-    OUTPUTS = "outputs"
-    FALLBACKS = "fallbacks"
-    RESULTS = "results"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +51,7 @@ def count_failure(
     )  # fmt: skip
 
 
-def tell_failures(connection: sa.Connection, step: Step, run_id: str, error: str) -> None:
+def record_failure_reason(connection: sa.Connection, step: Step, run_id: str, error: str) -> None:
     """Write down why the starts of a run failed."""
     c = failures.c
     mine = (c.step == step.value, c.run_id == run_id)

@@ -2,12 +2,15 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import polars as pl
 from polars.exceptions import PolarsError
+from polars.io.plugins import register_io_source
 
 from batch_assets.core.errors import StoreError
 from batch_assets.core.names import check_key
@@ -33,15 +36,49 @@ class FrameStore:
     def write(self, frame: pl.DataFrame, task: str, kind: str, *keys: str) -> Path:
         """Write a frame in place of the one before: temporary name, fsync, rename.
 
-        StoreError where the disk takes it not; the frame before is then as it was.
+        Raises StoreError if the file can't be written; the previous frame stays.
         """
         path = self.path(task, kind, *keys)
         try:
             rows = _rows_within(MAX_BLOCK_BYTES, frame)
             write_whole(path, lambda file: frame.write_parquet(file, row_group_size=rows))
         except (OSError, PolarsError) as e:  # polars wraps what the file raises
-            raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, is as it was") from e
+            raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, stays") from e
         return path
+
+    @contextmanager
+    def stage(
+        self, blocks: Iterable[pl.DataFrame], schema: Mapping[str, Any], task: str, kind: str, *keys: str
+    ) -> Generator["StagedFrame"]:
+        """Write a frame block by block beside its place; `put` then moves it there, else it is gone at the end.
+
+        Memory holds a few blocks. Raises StoreError if the file can't be written, and what `blocks` raises.
+        """
+        path = self.path(task, kind, *keys)
+        temporary = _name_temporary(path)
+        raised: list[BaseException] = []
+
+        def read(*_pushed_down: object) -> Iterator[pl.DataFrame]:  # a sink pushes nothing down
+            try:
+                yield from blocks
+            except BaseException as e:
+                raised.append(e)  # polars wraps it
+                raise
+
+        try:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with temporary.open("wb") as file:
+                    register_io_source(read, schema=dict(schema)).sink_parquet(file, row_group_size=FIRST_BLOCK_ROWS)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except (OSError, PolarsError) as e:
+                if raised:
+                    raise raised[0] from e
+                raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, stays") from e
+            yield StagedFrame(temporary=temporary, path=path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def read(self, task: str, kind: str, *keys: str) -> pl.DataFrame | None:
         """Return a frame, or None where none was written."""
@@ -64,6 +101,27 @@ class FrameStore:
                 yield block
                 offset += block.height
                 rows = _rows_within(MAX_BLOCK_BYTES, block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedFrame:
+    """A frame that is written as a whole and not yet in its place."""
+
+    temporary: Path
+    path: Path
+
+    def scan(self) -> pl.LazyFrame:
+        """Return its rows."""
+        return pl.scan_parquet(self.temporary, glob=False)
+
+    def put(self) -> Path:
+        """Move it into its place; return that. Raises StoreError if the disk refuses."""
+        try:
+            self.temporary.replace(self.path)
+            _sync_folder(self.path.parent)
+        except OSError as e:
+            raise StoreError(f"{self.path} can't be written: {e}; the file before, if there was one, stays") from e
+        return self.path
 
 
 def cut(frame: pl.DataFrame, max_rows: int, max_bytes: int) -> Iterator[pl.DataFrame]:
@@ -94,7 +152,7 @@ def _rows_within(max_bytes: int, frame: pl.DataFrame) -> int:
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that appears whole or not at all, and outlives a power cut once this has returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = _name_temporary(path)
     try:
         with temporary.open("wb") as f:
             write(f)
@@ -103,8 +161,17 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+def _name_temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in a folder outlive a power cut."""
+    opened = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)

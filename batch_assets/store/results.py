@@ -8,12 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from batch_assets.core.attempts import ErrorKind, Status
+from batch_assets.core.attempts import ErrorKind, RetryMode, Status
+from batch_assets.core.classification import RowState
 from batch_assets.core.completions import Completion, Usage, keep, make_storable
+from batch_assets.core.names import variant_key
 from batch_assets.store.tables import attempts, item_owner, results
 
 MAX_IN_LIST = 500
 """Values in one IN list: below every database's limit, above what a prepared chunk holds."""
+
+ROWS_AT_ONCE = 10_000
 
 MAX_TOKENS = 2**31 - 1
 """What the columns hold. A server that says more is not believed; its answer and its neighbours commit."""
@@ -26,24 +30,6 @@ class VariantKey:
     task: str
     prompt_ver: str
     model_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowState:
-    """What a result row says of its own making."""
-
-    status: Status
-    input_hash: str
-    request_spec: str
-    accept_spec: str
-    request_key: str | None
-    attempt_id: str | None
-    attempts: int
-    error_kind: ErrorKind | None
-    error: str | None
-    ladder_step: int
-    is_fallback: bool
-    reused_from: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +151,24 @@ def load_states(connection: sa.Connection, key: VariantKey, item_ids: Sequence[s
     return found
 
 
+def count_retried(connection: sa.Connection, task: str, retry: RetryMode) -> dict[tuple[str, str], int]:
+    """Return how many own rows a retry mode selects, by (batch, variant); partitions without any are absent."""
+    c = results.c
+    if retry is RetryMode.NONE:
+        return {}
+    rows = connection.execute(
+        sa.select(c.batch, c.prompt_ver, c.model_id, c.status, c.error_kind, sa.func.count())
+        .where(c.task == task, c.batch.is_not(None), c.is_fallback.is_(False))
+        .group_by(c.batch, c.prompt_ver, c.model_id, c.status, c.error_kind)
+    ).tuples()
+    found: dict[tuple[str, str], int] = {}
+    for batch, prompt_ver, model_id, status, error_kind, count in rows:
+        if retry.selects(Status(status), _kind(error_kind)):
+            key = (batch, variant_key(prompt_ver, model_id))
+            found[key] = found.get(key, 0) + count
+    return found
+
+
 def load_history(connection: sa.Connection, key: VariantKey, item_ids: Sequence[str]) -> dict[str, list[PastAttempt]]:
     """Return all attempts that records had for a variant, oldest first, by item_id."""
     found: dict[str, list[PastAttempt]] = {}
@@ -207,6 +211,43 @@ def load_attempts(connection: sa.Connection, attempt_ids: Iterable[str]) -> dict
         for row in rows.mappings():
             found[row["attempt_id"]] = _past_attempt(row)
     return found
+
+
+def iterate_own_ids(connection: sa.Connection, key: VariantKey, batch: str) -> Iterator[list[str]]:
+    """Yield the item_ids of a partition's own rows, in lists."""
+    query = sa.select(results.c.item_id).where(*own_rows(key), results.c.batch == batch)
+    rows = connection.execute(query, execution_options={"yield_per": ROWS_AT_ONCE})
+    for part in rows.partitions():
+        yield [row[0] for row in part]
+
+
+def load_doubled_ids(connection: sa.Connection, key: VariantKey, batch: str) -> list[str]:
+    """Return the item_ids of which a partition has several own rows, sorted."""
+    own = sa.select(results.c.item_id).where(*own_rows(key), results.c.batch == batch).subquery()
+    doubled = sa.select(own.c.item_id).group_by(own.c.item_id).having(sa.func.count() > 1)
+    return list(connection.scalars(doubled.order_by(own.c.item_id)))
+
+
+def iterate_accepted(
+    connection: sa.Connection, query: sa.Select[Any]
+) -> Iterator[tuple[sa.RowMapping, PastAttempt | None]]:
+    """Yield the `ok` rows of a query over `results`, each with the attempt that answered, in item_id's order.
+
+    The order is that of code points, as Python sorts text; a few hundred rows are held at a time.
+    """
+    is_sqlite = connection.dialect.name == "sqlite"  # which orders text by code points anyway
+    order = results.c.item_id if is_sqlite else sa.collate(results.c.item_id, "C")
+    ok = query.where(results.c.status == Status.OK).order_by(None).order_by(order)
+    rows = connection.execute(ok, execution_options={"yield_per": MAX_IN_LIST}).mappings()
+    for part in rows.partitions():
+        past = load_attempts(connection, {row["attempt_id"] for row in part if row["attempt_id"]})
+        for row in part:
+            yield row, past.get(row["attempt_id"])
+
+
+def select_own(key: VariantKey, batch: str) -> sa.Select[Any]:
+    """Return the query of a partition's own rows."""
+    return sa.select(results).where(*own_rows(key), results.c.batch == batch)
 
 
 def load_foreign(connection: sa.Connection, task: str, batch: str, item_ids: Sequence[str]) -> set[str]:

@@ -21,13 +21,13 @@ from factories import (
     refuse_a,
 )
 
-from batch_assets.asset_keys import VALIDATED_RESULTS
-from batch_assets.assets.fallback_outputs import fall_back
+from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.attempts import Ladder, RetryMode
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import EngineDead, NotReadyError
+from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.tasks import Task
-from batch_assets.partitions import PartitionKey
+from batch_assets.pipeline.ask_fallback import ask_fallback
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.overview import load_reports, load_status
 
@@ -35,9 +35,9 @@ OWN = PartitionKey("b1", "v1--m1")
 
 
 @pytest.fixture
-def stage(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path: Path, store_url: str) -> Stage:
     """Return a task with one batch of four records."""
-    found = Stage(tmp_path, store_url, monkeypatch)
+    found = Stage(tmp_path, store_url)
     found.write("b1", make_ids(4))
     return found
 
@@ -214,13 +214,13 @@ def test_a_partition_that_another_run_works_on_is_refused_at_the_end(stage: Stag
     stage.run(task, spoil("r0001"))
     LeaseBook(stage.platform.database, "other").acquire("t", "b1", "v1--m1")
     with pytest.raises(Exception, match="run other works on it"):
-        list(fall_back(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None))
+        list(ask_fallback(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None))
 
 
 def test_outputs_that_are_not_up_to_date_are_refused(stage: Stage) -> None:
     task = make_fallback_task(stage)
     with pytest.raises(NotReadyError, match="llm_outputs is not up to date"):
-        list(fall_back(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None))
+        list(ask_fallback(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None))
 
 
 def test_what_the_fallback_cost_is_told_with_its_partition(stage: Stage) -> None:
@@ -228,8 +228,8 @@ def test_what_the_fallback_cost_is_told_with_its_partition(stage: Stage) -> None
     stage.run(task, spoil("r0001", "r0002"))
     big = ScriptedEngine({"text of r0001": [BAD, make_completion(usage=Usage())]})
     stage.use(big)
-    (stamp,) = fall_back(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None)
-    assert {k: stamp.metadata[k] for k in ("records", "sent", "ok", "attempts", "unknown_usage")} == {
+    (made,) = ask_fallback(task, stage.platform, [OWN], run_id="mine", log=lambda _line: None)
+    assert {k: made.figures[k] for k in ("records", "sent", "ok", "attempts", "unknown_usage")} == {
         "records": 2, "sent": 3, "ok": 2, "attempts": 3, "unknown_usage": 1
     }  # fmt: skip
-    assert (stamp.metadata["prompt_tokens"], stamp.metadata["completion_tokens"]) == (20, 10)
+    assert (made.figures["prompt_tokens"], made.figures["completion_tokens"]) == (20, 10)

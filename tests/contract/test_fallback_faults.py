@@ -20,26 +20,26 @@ from factories import (
     refuse_a,
 )
 
-from batch_assets.asset_keys import VALIDATED_RESULTS
-from batch_assets.assets.validated_results import validate
 from batch_assets.core.acceptance import Verdict
+from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, Status
 from batch_assets.core.errors import NotReadyError
+from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.tasks import Thresholds
-from batch_assets.partitions import PartitionKey
-from batch_assets.runner.ledger import Ledger
-from batch_assets.runner.prepare import Preparer
+from batch_assets.pipeline.partition_inputs import build_fallback_inputs, build_inputs
+from batch_assets.pipeline.validated_frame import write_validated_frame
+from batch_assets.run.triage import Triage
+from batch_assets.run.writer import Writer
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import results
-from batch_assets.works import build_fallback_work, build_work
 
 OWN = PartitionKey("b1", "v1--m1")
 
 
 @pytest.fixture
-def stage(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def stage(tmp_path: Path, store_url: str) -> Stage:
     """Return a task with one batch of four records."""
-    found = Stage(tmp_path, store_url, monkeypatch)
+    found = Stage(tmp_path, store_url)
     found.write("b1", make_ids(4))
     return found
 
@@ -115,10 +115,10 @@ def test_a_rule_that_refuses_the_fallbacks_answers_holds_no_results_back_until_i
     stage.run(stage.task(fallback=make_model("big")), own, fallback=ScriptedEngine())
     strict = stage.task(fallback=make_model("big"), rules=[refuse_a])
     stage.run(strict)  # judged again; the fallback's answers are not yet
-    work = build_work(strict, replace(stage.platform, _specs={}), OWN)
-    assert work is not None
-    made = validate(replace(stage.platform, _specs={}), work)
-    assert made.disagreeing == []
+    inputs = build_inputs(strict, replace(stage.platform, _specs={}), OWN)
+    assert inputs is not None
+    with write_validated_frame(replace(stage.platform, _specs={}), inputs) as made:
+        assert made.disagreeing == []
     assert load_models(stage) == ["m1"]
 
 
@@ -137,17 +137,17 @@ def test_rows_of_one_fallback_stand_though_another_of_the_batch_lost_its_lease(s
     task = stage.task(prompts=["v1", "v2"], fallback=make_model("big"))
     stage.run(task, spoil("r0001"))
     database = stage.platform.database
-    works = [build_fallback_work(task, stage.platform, PartitionKey("b1", v)) for v in ("v1--m1", "v2--m1")]
-    first, second = (w for w in works if w is not None)
-    ledger = Ledger(database, "mine")
-    for work in (first, second):
-        ledger.leases.acquire("t", "b1", work.owner.key)
+    all_inputs = [build_fallback_inputs(task, stage.platform, PartitionKey("b1", v)) for v in ("v1--m1", "v2--m1")]
+    first, second = (w for w in all_inputs if w is not None)
+    ledger = Writer(database, "mine")
+    for inputs in (first, second):
+        ledger.leases.acquire("t", "b1", inputs.owner.key)
     LeaseBook(database, "mine").release("t", "b1", first.owner.key)
     LeaseBook(database, "other").acquire("t", "b1", first.owner.key)
-    preparer = Preparer(database, "mine", RetryMode.NONE)
-    for work in (first, second):
+    preparer = Triage(database, "mine", RetryMode.NONE)
+    for inputs in (first, second):
         verdict = Verdict(status=Status.INVALID, error_kind=ErrorKind.SCHEMA, error="no")
-        ledger.add(preparer.row(work, "r0001", "0" * 24, verdict, request_key=None, attempts=1, attempt_id=None))
+        ledger.add(preparer.row(inputs, "r0001", "0" * 24, verdict, request_key=None, attempts=1, attempt_id=None))
     asyncio.run(ledger.commit([]))
     ledger.close()
     assert load_rows(database, "v1", "big") == {}

@@ -17,11 +17,11 @@ from factories import (
     load_tries,
     make_completion,
     make_ids,
+    make_inputs,
     make_records,
     make_task,
-    make_work,
     pass_later,
-    run_works,
+    run_partitions,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from test_runner_laws import few, new_database
 from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode
 from batch_assets.core.errors import EngineDead
 from batch_assets.core.tasks import Task, Thresholds
-from batch_assets.runner.breaker import MAX_TRIES
+from batch_assets.run.circuit_breaker import MAX_TRIES
 from batch_assets.store.database import Database
 
 PASSING = ("timeout", "rate_limited", "server_error", "connection", "bad_response")
@@ -78,10 +78,10 @@ def test_each_record_ends_in_one_state_and_an_ok_is_one_and_what_is_done_is_done
     sqlite_template: Path, task: Task, script: dict[str, list[Step]], dead: dict[str, Step], window: int
 ) -> None:
     steps: dict[str, Sequence[Step] | Step] = {f"text of {i}": s for i, s in {**script, **dead}.items()}
-    work = make_work(task, "b1", make_records(IDS))
+    inputs = make_inputs(task, "b1", make_records(IDS))
     with new_database(sqlite_template) as database:
         try:
-            run_works(database, ScriptedEngine(steps), work, max_in_flight=window, outage_s=1e9)
+            run_partitions(database, ScriptedEngine(steps), inputs, max_in_flight=window, outage_s=1e9)
         except EngineDead:
             assert dead, "nothing else stops a run here"
         else:
@@ -98,7 +98,7 @@ def test_each_record_ends_in_one_state_and_an_ok_is_one_and_what_is_done_is_done
         assert max(tries.values(), default=0) <= MAX_TRIES * (1 + task.ladder.steps)
         assert all(row["ladder_step"] <= task.ladder.steps for row in rows.values())
         again = ScriptedEngine()
-        run_works(database, again, work, max_in_flight=window)
+        run_partitions(database, again, inputs, max_in_flight=window)
         asked, pending = Counter(again.asked), set(IDS) - rows.keys()
         assert set(asked.values()) <= {1}
         assert asked.keys() <= {f"text of {i}" for i in pending}
@@ -106,13 +106,13 @@ def test_each_record_ends_in_one_state_and_an_ok_is_one_and_what_is_done_is_done
         after = load_rows(database)
         assert after.keys() == set(IDS)
         assert {i: after[i] for i in rows} == rows
-        run_works(database, ScriptedEngine(), work, retry=RetryMode.FAILED)
+        run_partitions(database, ScriptedEngine(), inputs, retry=RetryMode.FAILED)
         assert set(load_statuses(database).values()) == {"ok"}
 
 
 def test_answers_in_reverse_order_reach_their_own_records(sqlite_database: Database, tmp_path: Path) -> None:
     script = {f"text of {i}": f'{{"label":"a","score":{n}}}' for n, i in enumerate(IDS)}
     engine = ScriptedEngine(script, reverse=6)
-    run_works(sqlite_database, engine, make_work(make_task(tmp_path), "b1", make_records(IDS)), max_in_flight=6)
+    run_partitions(sqlite_database, engine, make_inputs(make_task(tmp_path), "b1", make_records(IDS)), max_in_flight=6)
     assert engine.answered[:6] == sorted(engine.answered[:6], reverse=True)
     assert [row["payload"]["score"] for row in load_rows(sqlite_database).values()] == list(range(12))

@@ -17,10 +17,10 @@ from factories import (
     load_rows,
     load_statuses,
     make_ids,
+    make_inputs,
     make_records,
     make_task,
-    make_work,
-    run_works,
+    run_partitions,
 )
 from sqlalchemy.exc import OperationalError
 
@@ -57,15 +57,15 @@ def test_a_full_disk_stops_the_run_in_plain_words_and_the_next_run_goes_on(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
     database = sqlite_database
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(200)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(200)))
     engine = ScriptedEngine()
     with full_disk(database, 20), pytest.raises(StoreError, match="the store's disk is full: make room") as told:
-        run_works(database, engine, work, max_in_flight=4, group_rows=4)
+        run_partitions(database, engine, inputs, max_in_flight=4, group_rows=4)
     assert "what was committed before is kept" in str(told.value)
     committed = load_rows(database)
     assert 0 < len(committed) < 200
     again = ScriptedEngine()
-    run_works(database, again, work)
+    run_partitions(database, again, inputs)
     assert {f"text of {i}" for i in committed}.isdisjoint(again.asked)
     assert set(load_statuses(database).values()) == {"ok"}
     assert len(load_rows(database)) == 200

@@ -17,12 +17,13 @@ import sqlalchemy as sa
 from factories import make_platform, make_source, make_task, run_at_once
 from streams import ListStream, add_rows, count_batched, execute, load_batches, make_sql_source, make_table
 
-from batch_assets.assets.source_records import freeze
 from batch_assets.core.errors import SourceError, find_cause
-from batch_assets.partitions import sync_partitions
-from batch_assets.planner import make_plan
-from batch_assets.resources import StoredBatches, bind_source
-from batch_assets.sensors.microbatches import build_microbatch_sensor
+from batch_assets.dagster.asset_keys import load_recorded
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.sensors.microbatches import build_microbatch_sensor
+from batch_assets.pipeline.freeze import freeze_batches
+from batch_assets.pipeline.plan import make_plan
+from batch_assets.pipeline.stored_batches import StoredBatches, bind_source
 from batch_assets.sources.base import StreamSource
 from batch_assets.sources.stream import FormReport, Microbatched, form_batches
 from batch_assets.store.database import Database, open_database
@@ -414,13 +415,13 @@ def test_microbatches_are_planned_frozen_and_then_left_alone(place: Place, sourc
     place.tick()
     [ref] = place.source.list_batches()
     sync_partitions(place.task, place.source, place.instance)
-    plan = make_plan(place.task, place.source, place.platform, place.instance)
+    plan = make_plan(place.task, place.source, place.platform, load_recorded(place.instance, place.task))
     assert [r.batch for r in plan.unfrozen] == [ref.batch]
     execute(source_url, "DELETE FROM tickets WHERE item_id = 'b'")
-    [stamp] = freeze(place.task, place.source, place.platform, [ref.batch], [], "run")
-    assert (stamp.partition, stamp.metadata["records"], stamp.metadata["malformed_lines"]) == (ref.batch, 1, 1)
+    [made] = freeze_batches(place.task, place.source, place.platform, [ref.batch], "run")
+    assert (made.partition, made.figures["records"], made.figures["malformed_lines"]) == (ref.batch, 1, 1)
     execute(source_url, "UPDATE tickets SET text = 'changed'")
-    plan = make_plan(place.task, place.source, place.platform, place.instance)
+    plan = make_plan(place.task, place.source, place.platform, load_recorded(place.instance, place.task))
     assert (plan.unfrozen, plan.touched) == ((), ())
     assert place.platform.frames.read("t", "source_records", ref.batch)["text"].to_list() == ["A"]
 
@@ -430,7 +431,7 @@ def test_a_batch_that_was_never_formed_is_an_error(place: Place, source_url: str
     place.tick()
     [ref] = place.source.list_batches()
     with pytest.raises(SourceError, match="no microbatch 'nowhere' was formed"):
-        place.source.read(type(ref)(batch="nowhere", locator="", stamp=""), [])
+        place.source.read(type(ref)(batch="nowhere", locator="", change_token=""), [])
 
 
 def test_an_item_belongs_to_the_batch_of_its_latest_change(place: Place, source_url: str) -> None:
@@ -440,8 +441,8 @@ def test_an_item_belongs_to_the_batch_of_its_latest_change(place: Place, source_
     add_rows(source_url, sa.table("tickets", *map(sa.column, ("item_id", "text", "version"))), [("c", "C", 2)])  # type: ignore[arg-type]
     place.tick()
     refs = place.source.list_batches()
-    stamps = list(freeze(place.task, place.source, place.platform, [r.batch for r in refs], [], "run"))
-    assert [s.metadata["superseded"] for s in stamps] == [0, 0]
+    made = list(freeze_batches(place.task, place.source, place.platform, [r.batch for r in refs], "run"))
+    assert [m.figures["superseded"] for m in made] == [0, 0]
     with place.platform.database.read() as connection:
         owners = connection.exec_driver_sql("SELECT item_id, batch FROM item_owner ORDER BY item_id").all()
     assert [tuple(o) for o in owners] == [("a", refs[1].batch), ("b", refs[0].batch), ("c", refs[1].batch)]

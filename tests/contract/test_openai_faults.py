@@ -17,11 +17,11 @@ from factories import (
     load_statuses,
     load_tries,
     make_ids,
+    make_inputs,
     make_records,
     make_task,
-    make_work,
 )
-from factories import run_works as run_scripted
+from factories import run_partitions as run_scripted
 from fault_server import FaultServer, find_score, serve_faults
 
 from batch_assets.core.errors import EngineDead
@@ -67,7 +67,7 @@ def run_on(
 ) -> None:
     task = make_task(folder, thresholds=Thresholds(stop_early=False))
     engine: Any = make_engine(base_url, max_in_flight=window, **fields)
-    run_scripted(database, engine, make_work(task, "b1", make_records(ids)), max_in_flight=window)
+    run_scripted(database, engine, make_inputs(task, "b1", make_records(ids)), max_in_flight=window)
 
 
 def assert_right(database: Database) -> None:

@@ -18,13 +18,15 @@ from factories import (
     refuse_a,
 )
 
-from batch_assets.asset_keys import LLM_OUTPUTS, QUARANTINE, RESULT_ASSETS, load_versions
+from batch_assets.core.asset_names import LLM_OUTPUTS, QUARANTINE, RESULT_ASSETS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead, SourceError
 from batch_assets.core.models import Sampling
+from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.tasks import Task
-from batch_assets.partitions import PartitionKey, sync_partitions
-from batch_assets.planner import Plan, Selection
+from batch_assets.dagster.asset_keys import load_versions
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.pipeline.plan import Plan, Selection
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import partitions as finished_partitions
 
@@ -34,9 +36,9 @@ ALL = {"b1|v1--m1", "b1|v2--m1", "b2|v1--m1", "b2|v2--m1"}
 
 
 @pytest.fixture
-def stage(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
     """Yield a task's place: two files, five records, nothing done yet."""
-    made = Stage(tmp_path, store_url, monkeypatch)
+    made = Stage(tmp_path, store_url)
     made.write("b1", THREE)
     made.write("b2", TWO)
     yield made
@@ -72,7 +74,7 @@ def test_what_was_never_run_is_missing_in_every_variant(stage: Stage) -> None:
     }  # fmt: skip
     assert tell_reasons(plan) == {("never finished",)}
     assert [ref.batch for ref in plan.unfrozen] == ["b1", "b2"]
-    assert plan.unspecified == ("v1--m1", "v2--m1")
+    assert plan.undescribed == ("v1--m1", "v2--m1")
     assert (plan.to_ask, plan.done, plan.outdated, plan.is_empty) == (10, (), (), False)
 
 
@@ -91,13 +93,11 @@ def test_after_a_run_there_is_nothing_to_do(stage: Stage) -> None:
     assert stage.run(task).opened == 0
 
 
-def test_a_source_without_files_is_an_empty_plan(
-    tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage = Stage(tmp_path, store_url, monkeypatch)
+def test_a_source_without_files_is_an_empty_plan(tmp_path: Path, store_url: str) -> None:
+    stage = Stage(tmp_path, store_url)
     plan = stage.plan(make_two(stage))
     assert (plan.needs, plan.unfrozen, plan.done) == ((), (), ())
-    assert plan.unspecified == ("v1--m1", "v2--m1")
+    assert plan.undescribed == ("v1--m1", "v2--m1")
 
 
 def test_an_empty_file_is_a_batch_that_gets_done(stage: Stage) -> None:
@@ -130,7 +130,7 @@ def test_an_edited_prompt_makes_exactly_its_variants_partitions_stale(stage: Sta
     assert tell(plan) == {"b1|v2--m1": (0, 3, 0, 0), "b2|v2--m1": (0, 2, 0, 0)}
     assert tell_reasons(plan) == {("prompt changed",)}
     assert tell_done(plan) == {"b1|v1--m1", "b2|v1--m1"}
-    assert (plan.unspecified, plan.unfrozen, plan.outdated) == (("v2--m1",), (), ())
+    assert (plan.undescribed, plan.unfrozen, plan.outdated) == (("v2--m1",), (), ())
     assert len(stage.run(edited).asked) == 5
     assert stage.plan(edited).is_empty
 

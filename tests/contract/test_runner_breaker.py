@@ -13,19 +13,19 @@ from factories import (
     load_statuses,
     load_tries,
     make_ids,
+    make_inputs,
     make_records,
     make_runner,
     make_task,
-    make_work,
     pass_later,
-    run_works,
+    run_partitions,
 )
 
 from batch_assets.core.errors import EngineDead, RequestFailed
 from batch_assets.core.tasks import Thresholds
-from batch_assets.runner import retry_budget
-from batch_assets.runner.drive import drive
-from batch_assets.runner.work import Progress
+from batch_assets.run import retry_budget
+from batch_assets.run.partition_run import Progress
+from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.store.database import Database
 
 IDS = make_ids(200)
@@ -60,8 +60,8 @@ class Sick(ScriptedEngine):
 def test_a_server_that_fails_everything_for_a_while_costs_no_record_anything(
     sqlite_database: Database, tmp_path: Path, kind: str, window: int
 ) -> None:
-    work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
-    run_works(sqlite_database, Sick(40, 110, kind=kind), work, max_in_flight=window, outage_s=1e9)
+    inputs = make_inputs(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
+    run_partitions(sqlite_database, Sick(40, 110, kind=kind), inputs, max_in_flight=window, outage_s=1e9)
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert load_open_claims(sqlite_database) == []
 
@@ -69,9 +69,9 @@ def test_a_server_that_fails_everything_for_a_while_costs_no_record_anything(
 def test_while_it_is_sick_it_gets_one_request_at_a_time_and_the_whole_window_afterwards(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
-    work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
+    inputs = make_inputs(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
     engine = Sick(1, 150, latency_s=0.001)
-    run_works(sqlite_database, engine, work, max_in_flight=16, outage_s=1e9)
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=16, outage_s=1e9)
     assert set(engine.at_once[32 + 16 : 150]) == {1}
     assert engine.at_once[:16] == list(range(1, 17))
     assert max(engine.at_once[150:]) == 16
@@ -80,19 +80,19 @@ def test_while_it_is_sick_it_gets_one_request_at_a_time_and_the_whole_window_aft
 def test_a_server_that_fails_four_in_five_for_a_while_loses_no_record(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
-    work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
+    inputs = make_inputs(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
     engine = Sick(20, 300, share=0.8)
-    run_works(sqlite_database, engine, work, max_in_flight=16, outage_s=1e9)
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=16, outage_s=1e9)
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert engine.at_once.count(1) > 100, "it was paused for most of that time"
 
 
 def test_the_pause_is_told_while_it_lasts(sqlite_database: Database, tmp_path: Path) -> None:
     seen: list[Progress] = []
-    work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
+    inputs = make_inputs(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
     runner = make_runner(sqlite_database, Sick(1, 36), max_in_flight=8, outage_s=1e9, probe_s=0.01)
     runner._observer = seen.append
-    list(drive(runner, [work]))
+    list(run_in_thread(runner, [inputs]))
     assert any(p.pause_s for p in seen)
     assert seen[-1].pause_s is None
 
@@ -114,8 +114,8 @@ def test_a_cluster_of_bad_records_neither_stops_nor_spoils_a_healthy_run(
 ) -> None:
     bad = IDS[first : first + 40]
     engine = ScriptedEngine({f"text of {i}": pass_later(kind) for i in bad})
-    work = make_work(make_task(tmp_path, thresholds=PATIENT), "b1", make_records(IDS))
-    run_works(sqlite_database, engine, work, max_in_flight=window, outage_s=0.2, rng=random.Random(PROBED))
+    inputs = make_inputs(make_task(tmp_path, thresholds=PATIENT), "b1", make_records(IDS))
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=window, outage_s=0.2, rng=random.Random(PROBED))
     statuses = load_statuses(sqlite_database)
     assert {i for i, s in statuses.items() if s == f"error/{kind}"} == set(bad)
     assert {i for i, s in statuses.items() if s == "ok"} == set(IDS) - set(bad)
@@ -128,7 +128,7 @@ def test_while_it_is_paused_many_records_are_read_so_that_a_probe_is_any_of_them
     ready: list[int] = []
     runner._observer = lambda _progress: ready.append(runner._queue.ready)
     with pytest.raises(EngineDead):
-        list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS), chunk=1)]))
+        list(run_in_thread(runner, [make_inputs(make_task(tmp_path), "b1", make_records(IDS), chunk=1)]))
     assert max(ready) > 60
 
 
@@ -137,14 +137,14 @@ def test_while_it_is_paused_many_records_are_read_so_that_a_probe_is_any_of_them
 def test_a_dead_server_stops_the_run_and_leaves_the_rest_pending(
     sqlite_database: Database, tmp_path: Path, kind: str, answered: int
 ) -> None:
-    work = make_work(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
+    inputs = make_inputs(make_task(tmp_path, max_attempts=10), "b1", make_records(IDS))
     engine = Sick(answered + 1, 10**9, kind=kind)
     with pytest.raises(EngineDead, match=r"no answer in \d+ s, .* requests failed in a row; the last"):
-        run_works(sqlite_database, engine, work, max_in_flight=16, outage_s=0.1)
+        run_partitions(sqlite_database, engine, inputs, max_in_flight=16, outage_s=0.1)
     assert len(load_rows(sqlite_database)) == answered
     assert set(load_statuses(sqlite_database).values()) <= {"ok"}
     assert load_open_claims(sqlite_database) == []
-    run_works(sqlite_database, ScriptedEngine(), work)
+    run_partitions(sqlite_database, ScriptedEngine(), inputs)
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
 
 
@@ -152,8 +152,8 @@ def test_a_refusal_for_good_is_an_answer_of_a_server_that_lives(sqlite_database:
     refused = RequestFailed("bad_request", "no", is_passing=False)
     script = {f"text of {i}": refused if n % 2 else pass_later("server_error") for n, i in enumerate(IDS[:100])}
     engine = ScriptedEngine(script)
-    work = make_work(make_task(tmp_path, max_attempts=1, thresholds=PATIENT), "b1", make_records(IDS[:100]))
-    run_works(sqlite_database, engine, work, max_in_flight=1, outage_s=0.0)
+    inputs = make_inputs(make_task(tmp_path, max_attempts=1, thresholds=PATIENT), "b1", make_records(IDS[:100]))
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=1, outage_s=0.0)
     assert len(engine.asked) == 100, "each was asked once: no failure was forgiven"
 
 
@@ -164,8 +164,8 @@ def test_retries_beyond_the_runs_budget_wait_and_are_not_lost(
     monkeypatch.setattr(retry_budget, "PER_SECOND", 20.0)
     script = {f"text of {i}": [pass_later(), GOOD] for i in IDS[:40:2]}
     engine = ScriptedEngine(script)
-    work = make_work(make_task(tmp_path), "b1", make_records(IDS[:40]))
-    run_works(sqlite_database, engine, work, max_in_flight=40)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(IDS[:40]))
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=40)
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert len(load_tries(sqlite_database)) == 60
 
@@ -173,7 +173,7 @@ def test_retries_beyond_the_runs_budget_wait_and_are_not_lost(
 def test_no_more_is_read_while_too_many_wait_to_be_retried(
     sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_assets.runner.run.MOST_DELAYED", 8)
+    monkeypatch.setattr("batch_assets.run.loop.MOST_DELAYED", 8)
     monkeypatch.setattr(retry_budget, "CAPACITY", 1.0)
     monkeypatch.setattr(retry_budget, "PER_ANSWER", 0.0)
     monkeypatch.setattr(retry_budget, "PER_SECOND", 8.0)
@@ -181,6 +181,6 @@ def test_no_more_is_read_while_too_many_wait_to_be_retried(
     runner = make_runner(sqlite_database, ScriptedEngine(script), max_in_flight=2)
     waiting: list[int] = []
     runner._observer = lambda _progress: waiting.append(runner._queue.delayed)
-    list(drive(runner, [make_work(make_task(tmp_path), "b1", make_records(IDS[:40]), chunk=1)]))
+    list(run_in_thread(runner, [make_inputs(make_task(tmp_path), "b1", make_records(IDS[:40]), chunk=1)]))
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert 2 < max(waiting) <= 8 + 4

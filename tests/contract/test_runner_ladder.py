@@ -16,20 +16,20 @@ from factories import (
     load_tries,
     make_completion,
     make_ids,
+    make_inputs,
     make_records,
     make_runner,
     make_task,
-    make_work,
     pass_later,
     refuse_a,
-    run_works,
+    run_partitions,
 )
 
 from batch_assets.core.attempts import Ladder, RetryMode
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import EngineDead
-from batch_assets.runner.drive import drive
-from batch_assets.runner.work import PartitionWork
+from batch_assets.run.partition_run import PartitionInputs
+from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.store.database import Database
 from batch_assets.store.figures import load_figures
 
@@ -52,18 +52,18 @@ def _without_feedback(request: Any) -> Any:
     return replace(request, messages=request.messages[: users[0] + 1])
 
 
-def make_one(tmp_path: Path, count: int = 1, **fields: Any) -> PartitionWork:
+def make_one(tmp_path: Path, count: int = 1, **fields: Any) -> PartitionInputs:
     """Return the work on some records of a task with a ladder of two steps."""
     task = make_task(tmp_path, **{"ladder": Ladder(steps=2), **fields})
-    return make_work(task, "b1", make_records(make_ids(count)))
+    return make_inputs(task, "b1", make_records(make_ids(count)))
 
 
 def test_an_answer_that_is_accepted_at_a_step_is_ok_and_its_row_names_the_step(
     database: Database, tmp_path: Path
 ) -> None:
-    work = make_one(tmp_path)
+    inputs = make_one(tmp_path)
     engine = LadderEngine({"text of r0000": [BAD, GOOD]})
-    (outcome,) = run_works(database, engine, work)
+    (outcome,) = run_partitions(database, engine, inputs)
     row = load_rows(database)["r0000"]
     base, step = engine.requests
     assert (row["status"], row["ladder_step"], row["attempts"]) == ("ok", 1, 2)
@@ -73,7 +73,7 @@ def test_an_answer_that_is_accepted_at_a_step_is_ok_and_its_row_names_the_step(
 
 
 def test_every_step_is_an_attempt_with_its_own_key_and_parameters(database: Database, tmp_path: Path) -> None:
-    run_works(database, LadderEngine(default=BAD), make_one(tmp_path))
+    run_partitions(database, LadderEngine(default=BAD), make_one(tmp_path))
     tries = load_tries(database)
     assert [t["ladder_step"] for t in tries] == [0, 1, 2]
     assert [t["attempt"] for t in tries] == [1, 2, 3]
@@ -86,36 +86,36 @@ def test_every_step_is_an_attempt_with_its_own_key_and_parameters(database: Data
 def test_a_record_that_is_refused_at_every_step_is_quarantined_with_the_last_refusal(
     database: Database, tmp_path: Path
 ) -> None:
-    run_works(database, LadderEngine({"text of r0000": [BAD, BAD, "no JSON"]}), make_one(tmp_path))
+    run_partitions(database, LadderEngine({"text of r0000": [BAD, BAD, "no JSON"]}), make_one(tmp_path))
     row = load_rows(database)["r0000"]
     assert (row["status"], row["error_kind"], row["ladder_step"], row["attempts"]) == ("invalid", "not_json", 2, 3)
 
 
 def test_a_second_run_asks_nothing_of_what_is_quarantined(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path, 3)
-    run_works(database, LadderEngine(default=BAD), work)
+    inputs = make_one(tmp_path, 3)
+    run_partitions(database, LadderEngine(default=BAD), inputs)
     engine = LadderEngine()
-    (outcome,) = run_works(database, engine, work)
+    (outcome,) = run_partitions(database, engine, inputs)
     assert (engine.asked, outcome.tally.already_done) == ([], 3)
 
 
 def test_retrying_what_failed_begins_with_the_question_itself(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path)
-    run_works(database, LadderEngine(default=BAD), work)
+    inputs = make_one(tmp_path)
+    run_partitions(database, LadderEngine(default=BAD), inputs)
     engine = LadderEngine({"text of r0000": [BAD, GOOD]})
-    run_works(database, engine, work, retry=RetryMode.FAILED)
+    run_partitions(database, engine, inputs, retry=RetryMode.FAILED)
     assert [r.step for r in engine.requests] == [0, 1]
     assert load_statuses(database) == {"r0000": "ok"}
 
 
 def test_a_run_goes_on_at_the_step_at_which_an_earlier_one_was_stopped(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path)
+    inputs = make_one(tmp_path)
     engine = LadderEngine({"text of r0000": [BAD, EngineDead("gone")]})
     with pytest.raises(EngineDead):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     assert load_rows(database) == {}
     later = LadderEngine()
-    run_works(database, later, work)
+    run_partitions(database, later, inputs)
     assert [r.step for r in later.requests] == [1]
     assert later.requests[0].request_key == engine.requests[1].request_key
     row = load_rows(database)["r0000"]
@@ -123,12 +123,12 @@ def test_a_run_goes_on_at_the_step_at_which_an_earlier_one_was_stopped(database:
 
 
 def test_a_prompt_that_comes_back_costs_no_step_again(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path / "one")
-    run_works(database, LadderEngine(default=BAD), work)
+    inputs = make_one(tmp_path / "one")
+    run_partitions(database, LadderEngine(default=BAD), inputs)
     other = make_one(tmp_path / "two", prompts={"v1": "new: {{ text }}"})
-    run_works(database, LadderEngine(), other)
+    run_partitions(database, LadderEngine(), other)
     engine = LadderEngine()
-    (outcome,) = run_works(database, engine, work)
+    (outcome,) = run_partitions(database, engine, inputs)
     assert (engine.asked, outcome.tally.reused) == ([], 1)
     row = load_rows(database)["r0000"]
     assert (row["status"], row["ladder_step"]) == ("invalid", 2)
@@ -136,7 +136,7 @@ def test_a_prompt_that_comes_back_costs_no_step_again(database: Database, tmp_pa
 
 def test_a_passing_failure_at_a_step_is_tried_again_at_that_step(database: Database, tmp_path: Path) -> None:
     engine = LadderEngine({"text of r0000": [BAD, pass_later(), GOOD]})
-    run_works(database, engine, make_one(tmp_path))
+    run_partitions(database, engine, make_one(tmp_path))
     assert [r.step for r in engine.requests] == [0, 1, 1]
     assert load_rows(database)["r0000"]["ladder_step"] == 1
 
@@ -145,38 +145,38 @@ def test_a_passing_failure_at_a_step_is_tried_again_at_that_step(database: Datab
 def test_a_step_that_fails_for_good_leaves_the_refusal_before_it(
     database: Database, tmp_path: Path, failure: Exception
 ) -> None:
-    run_works(database, LadderEngine({"text of r0000": [BAD, failure]}), make_one(tmp_path))
+    run_partitions(database, LadderEngine({"text of r0000": [BAD, failure]}), make_one(tmp_path))
     row = load_rows(database)["r0000"]
     assert (row["status"], row["error_kind"], row["ladder_step"]) == ("invalid", "schema", 0)
     assert "step 1 of the ladder failed" in row["error"]
     assert row["attempt_id"] == load_tries(database)[0]["attempt_id"]
     engine = LadderEngine()
-    run_works(database, engine, make_one(tmp_path))
+    run_partitions(database, engine, make_one(tmp_path))
     assert engine.asked == []
 
 
 def test_equal_questions_climb_each_for_itself_until_one_is_answered(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path, ladder=Ladder(steps=1))
-    work = make_work(task, "b1", make_records({"1": "same", "2": "same", "3": "same"}))
+    inputs = make_inputs(task, "b1", make_records({"1": "same", "2": "same", "3": "same"}))
     engine = LadderEngine({"same": [BAD, GOOD]})
-    run_works(database, engine, work)
+    run_partitions(database, engine, inputs)
     assert set(load_statuses(database).values()) == {"ok"}
 
 
 def test_the_ladder_goes_on_while_another_record_hangs(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path, 2)
+    inputs = make_one(tmp_path, 2)
     engine = LadderEngine({"text of r0000": Hang(), "text of r0001": [BAD, BAD, GOOD]})
     engine.on_request = lambda _text: engine.release() if len(engine.asked) == 4 else None
-    list(drive(make_runner(database, engine), [work]))
+    list(run_in_thread(make_runner(database, engine), [inputs]))
     assert load_statuses(database) == {"r0000": "ok", "r0001": "ok"}
 
 
 def test_the_tokens_of_every_step_are_counted_and_unknown_ones_are_unknown(database: Database, tmp_path: Path) -> None:
     unknown = make_completion(BAD, usage=Usage())
-    work = make_one(tmp_path)
-    run_works(database, LadderEngine({"text of r0000": [BAD, unknown, GOOD]}), work)
+    inputs = make_one(tmp_path)
+    run_partitions(database, LadderEngine({"text of r0000": [BAD, unknown, GOOD]}), inputs)
     with database.read() as connection:
-        figures = load_figures(connection, work.key, "b1")
+        figures = load_figures(connection, inputs.key, "b1")
     assert (figures.attempts, figures.asked_records, figures.unknown_usage) == (3, 1, 1)
     assert (figures.prompt_tokens, figures.completion_tokens) == (20, 10)
 
@@ -184,16 +184,16 @@ def test_the_tokens_of_every_step_are_counted_and_unknown_ones_are_unknown(datab
 def test_an_answer_that_the_rules_refuse_later_is_judged_again_without_a_step(
     database: Database, tmp_path: Path
 ) -> None:
-    run_works(database, LadderEngine({"text of r0000": [BAD, GOOD]}), make_one(tmp_path))
+    run_partitions(database, LadderEngine({"text of r0000": [BAD, GOOD]}), make_one(tmp_path))
     engine = LadderEngine()
-    run_works(database, engine, make_one(tmp_path, rules=[refuse_a]))
+    run_partitions(database, engine, make_one(tmp_path, rules=[refuse_a]))
     row = load_rows(database)["r0000"]
     assert engine.asked == []
     assert (row["status"], row["error_kind"], row["ladder_step"]) == ("invalid", "rule", 1)
 
 
 def test_the_early_stop_counts_a_record_that_climbs_once(database: Database, tmp_path: Path) -> None:
-    (outcome,) = run_works(database, LadderEngine(default=BAD), make_one(tmp_path, 60))
+    (outcome,) = run_partitions(database, LadderEngine(default=BAD), make_one(tmp_path, 60))
     assert (outcome.tally.invalid, outcome.tally.sent) == (60, 180)
 
 
@@ -216,9 +216,9 @@ def test_an_answer_at_a_step_is_taken_by_equal_steps_of_other_batches_and_runs(
     database: Database, tmp_path: Path
 ) -> None:
     task = make_task(tmp_path, ladder=Ladder(steps=2))
-    run_works(database, StepEngine(2), make_work(task, "b1", make_records({"1": "same"})))
+    run_partitions(database, StepEngine(2), make_inputs(task, "b1", make_records({"1": "same"})))
     engine = StepEngine(2)
-    (outcome,) = run_works(database, engine, make_work(task, "b2", make_records({"2": "same"})))
+    (outcome,) = run_partitions(database, engine, make_inputs(task, "b2", make_records({"2": "same"})))
     assert engine.steps == [0, 1]  # an answer that was refused is nobody's
     assert (outcome.tally.sent, outcome.tally.reused, outcome.tally.ok) == (2, 1, 1)
     row = load_rows(database)["2"]
@@ -233,16 +233,16 @@ def test_an_answer_at_a_step_is_taken_by_equal_steps_of_the_same_run(
     task = make_task(tmp_path, ladder=Ladder(steps=1))
     records = make_records(dict.fromkeys(make_ids(5), "same"))
     engine = StepEngine(1)
-    run_works(database, engine, make_work(task, "b1", records), group_rows=group_rows)
+    run_partitions(database, engine, make_inputs(task, "b1", records), group_rows=group_rows)
     assert sorted(engine.steps) == [0, 0, 0, 0, 0, 1]
     assert set(load_statuses(database).values()) == {"ok"}
 
 
 def test_asked_anew_means_that_no_earlier_run_answers_at_a_step(database: Database, tmp_path: Path) -> None:
-    work = make_one(tmp_path)
-    run_works(database, StepEngine(1), work)
+    inputs = make_one(tmp_path)
+    run_partitions(database, StepEngine(1), inputs)
     engine = StepEngine(1)
-    run_works(database, engine, work, retry=RetryMode.ALL)
+    run_partitions(database, engine, inputs, retry=RetryMode.ALL)
     assert engine.steps == [0, 1]
 
 
@@ -250,19 +250,19 @@ def test_a_run_that_goes_on_at_a_step_takes_the_answer_that_another_record_got_t
     database: Database, tmp_path: Path
 ) -> None:
     task = make_task(tmp_path, ladder=Ladder(steps=1))
-    first = make_work(task, "b1", make_records({"1": "same"}))
+    first = make_inputs(task, "b1", make_records({"1": "same"}))
     with pytest.raises(EngineDead):
-        run_works(database, LadderEngine({"same": [BAD, EngineDead("gone")]}), first)
-    run_works(database, StepEngine(1), make_work(task, "b2", make_records({"2": "same"})))
+        run_partitions(database, LadderEngine({"same": [BAD, EngineDead("gone")]}), first)
+    run_partitions(database, StepEngine(1), make_inputs(task, "b2", make_records({"2": "same"})))
     engine = StepEngine(1)
-    run_works(database, engine, first)
+    run_partitions(database, engine, first)
     assert engine.steps == []
     assert load_rows(database)["1"]["ladder_step"] == 1
 
 
 def test_failures_at_one_step_take_no_try_from_the_next(database: Database, tmp_path: Path) -> None:
     engine = LadderEngine({"text of r0000": [pass_later(), pass_later(), BAD, pass_later(), pass_later(), GOOD]})
-    run_works(database, engine, make_one(tmp_path, max_attempts=3))
+    run_partitions(database, engine, make_one(tmp_path, max_attempts=3))
     row = load_rows(database)["r0000"]
     assert (row["status"], row["ladder_step"], row["attempts"]) == ("ok", 1, 6)
     assert [t["attempt"] for t in load_tries(database)] == [1, 2, 3, 4, 5, 6]
@@ -271,10 +271,10 @@ def test_failures_at_one_step_take_no_try_from_the_next(database: Database, tmp_
 def test_an_answer_below_the_last_step_that_the_rules_accept_now_costs_no_request(
     database: Database, tmp_path: Path
 ) -> None:
-    run_works(database, LadderEngine({"text of r0000": [GOOD, BAD]}), make_one(tmp_path, rules=[refuse_a]))
+    run_partitions(database, LadderEngine({"text of r0000": [GOOD, BAD]}), make_one(tmp_path, rules=[refuse_a]))
     assert load_statuses(database) == {"r0000": "invalid/schema"}
     engine = LadderEngine()
-    (outcome,) = run_works(database, engine, make_one(tmp_path), retry=RetryMode.FAILED)
+    (outcome,) = run_partitions(database, engine, make_one(tmp_path), retry=RetryMode.FAILED)
     assert (engine.asked, outcome.tally.rejudged) == ([], 1)
     row = load_rows(database)["r0000"]
     assert (row["status"], row["ladder_step"]) == ("ok", 0)

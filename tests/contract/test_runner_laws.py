@@ -18,11 +18,11 @@ from factories import (
     load_rows,
     load_tries,
     make_completion,
+    make_inputs,
     make_records,
     make_task,
-    make_work,
     pass_later,
-    run_works,
+    run_partitions,
 )
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead
 from batch_assets.core.tasks import Task
-from batch_assets.runner.work import PartitionWork
+from batch_assets.run.partition_run import PartitionInputs
 from batch_assets.store.database import Database, open_database
 
 STEPS: Sequence[Step] = (
@@ -66,9 +66,9 @@ def new_database(template: Path) -> Iterator[Database]:
         database.close()
 
 
-def make_works(task: Task, texts: list[list[str]], chunk: int) -> list[PartitionWork]:
+def make_works(task: Task, texts: list[list[str]], chunk: int) -> list[PartitionInputs]:
     batches = [{f"b{n}r{i}": text for i, text in enumerate(batch)} for n, batch in enumerate(texts)]
-    return [make_work(task, f"b{n}", make_records(b), chunk=chunk) for n, b in enumerate(batches)]
+    return [make_inputs(task, f"b{n}", make_records(b), chunk=chunk) for n, b in enumerate(batches)]
 
 
 @few
@@ -76,15 +76,15 @@ def make_works(task: Task, texts: list[list[str]], chunk: int) -> list[Partition
 def test_every_record_has_one_state_and_a_second_run_sends_nothing(
     sqlite_template: Path, task: Task, script: dict[str, list[Step]], texts: list[list[str]], window: int, chunk: int
 ) -> None:
-    works = make_works(task, texts, chunk)
+    all_inputs = make_works(task, texts, chunk)
     records = sum(len(batch) for batch in texts)
     with new_database(sqlite_template) as database:
         engine = ScriptedEngine(script)
-        outcomes = run_works(database, engine, *works, max_in_flight=window, outage_s=1e9)
+        outcomes = run_partitions(database, engine, *all_inputs, max_in_flight=window, outage_s=1e9)
         rows = load_rows(database)
         assert len(rows) == records
         assert [sum(o.state.counts[s] for s in ("ok", "invalid", "error")) for o in outcomes if o.state] == [
-            len(texts[int(o.work.batch[1:])]) for o in outcomes
+            len(texts[int(o.inputs.batch[1:])]) for o in outcomes
         ]
         assert sum(o.tally.ok + o.tally.invalid + o.tally.error for o in outcomes) == records
         assert sum(o.tally.sent for o in outcomes) == len(engine.asked) == len(load_tries(database))
@@ -94,13 +94,13 @@ def test_every_record_has_one_state_and_a_second_run_sends_nothing(
             (r["status"] == "ok") == (r["payload"] is not None) == (r["error_kind"] is None) for r in rows.values()
         )
         again = ScriptedEngine(script)
-        second = run_works(database, again, *works)
+        second = run_partitions(database, again, *all_inputs)
         assert (again.asked, again.opened) == ([], 0)
         assert load_rows(database) == rows
-        assert {o.work.batch: o.state.data_version for o in second if o.state} == {
-            o.work.batch: o.state.data_version for o in outcomes if o.state
+        assert {o.inputs.batch: o.state.data_version for o in second if o.state} == {
+            o.inputs.batch: o.state.data_version for o in outcomes if o.state
         }
-        run_works(database, ScriptedEngine(), *works, retry=RetryMode.FAILED)
+        run_partitions(database, ScriptedEngine(), *all_inputs, retry=RetryMode.FAILED)
         statuses = Counter(r["status"] for r in load_rows(database).values())
         empty = sum(text == "" for batch in texts for text in batch)
         assert (statuses["ok"], statuses["error"]) == (records - empty, empty)
@@ -116,7 +116,7 @@ def test_a_run_that_is_stopped_at_any_request_goes_on_from_there(
     window: int,
     stops: list[tuple[int, bool]],
 ) -> None:
-    works = make_works(task, texts, 3)
+    all_inputs = make_works(task, texts, 3)
     engine = ScriptedEngine(script)
     stop_at, is_death = 0, False
 
@@ -129,7 +129,7 @@ def test_a_run_that_is_stopped_at_any_request_goes_on_from_there(
         for after, is_blamed in [*stops, (0, False)]:
             stop_at, is_death = len(engine.asked) + after if after else 0, is_blamed
             try:
-                run_works(database, engine, *works, max_in_flight=window, outage_s=1e9)
+                run_partitions(database, engine, *all_inputs, max_in_flight=window, outage_s=1e9)
             except EngineDead:
                 assert after
         rows = load_rows(database)
@@ -144,6 +144,6 @@ def test_no_question_is_paid_for_twice(
     sqlite_template: Path, task: Task, script: dict[str, list[Step]], texts: list[list[str]], window: int, chunk: int
 ) -> None:
     with new_database(sqlite_template) as database:
-        run_works(database, ScriptedEngine(script), *make_works(task, texts, chunk), max_in_flight=window)
+        run_partitions(database, ScriptedEngine(script), *make_works(task, texts, chunk), max_in_flight=window)
         accepted = Counter(t["request_key"] for t in load_tries(database) if t["outcome"] == "ok")
         assert set(accepted.values()) <= {1}

@@ -18,22 +18,22 @@ from factories import (
     load_tries,
     make_completion,
     make_ids,
+    make_inputs,
     make_records,
     make_runner,
     make_task,
-    make_work,
     pass_later,
     refuse_a,
-    run_works,
+    run_partitions,
     write_deaths,
 )
 
 from batch_assets.core.attempts import RetryMode, RetryPolicy
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import RequestFailed
-from batch_assets.runner import ask_queue
-from batch_assets.runner.drive import drive
-from batch_assets.runner.work import Progress
+from batch_assets.run import send_queue as ask_queue
+from batch_assets.run.partition_run import Progress
+from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.store.database import Database
 from batch_assets.store.leases import load_live
 
@@ -59,9 +59,9 @@ EXPECTED = {
 
 
 def test_every_record_ends_in_exactly_one_state(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(8)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(8)))
     engine = ScriptedEngine(MIXED)
-    (outcome,) = run_works(database, engine, work)
+    (outcome,) = run_partitions(database, engine, inputs)
     assert load_statuses(database) == EXPECTED
     assert outcome.state is not None
     assert outcome.state.counts == {"ok": 2, "invalid": 4, "error": 2, "reused": 0}
@@ -74,11 +74,11 @@ def test_every_record_ends_in_exactly_one_state(database: Database, tmp_path: Pa
 
 
 def test_a_second_run_sends_nothing_and_doesnt_open_the_engine(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(8)))
-    (first,) = run_works(database, ScriptedEngine(MIXED), work)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(8)))
+    (first,) = run_partitions(database, ScriptedEngine(MIXED), inputs)
     rows = load_rows(database)
     engine = ScriptedEngine()
-    (second,) = run_works(database, engine, work)
+    (second,) = run_partitions(database, engine, inputs)
     assert (engine.asked, engine.opened) == ([], 0)
     assert load_rows(database) == rows
     assert (second.tally.sent, second.tally.already_done) == (0, 8)
@@ -89,19 +89,19 @@ def test_a_second_run_sends_nothing_and_doesnt_open_the_engine(database: Databas
 
 def test_an_empty_partition_is_finished_without_an_engine(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine()
-    (outcome,) = run_works(database, engine, make_work(make_task(tmp_path), "b1", []))
+    (outcome,) = run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", []))
     assert outcome.state is not None
     assert engine.opened == 0
 
 
 def test_a_run_without_partitions_does_nothing(database: Database, tmp_path: Path) -> None:
-    assert run_works(database, ScriptedEngine()) == []
+    assert run_partitions(database, ScriptedEngine()) == []
 
 
 def test_what_an_answer_cost_is_kept_with_its_attempt(database: Database, tmp_path: Path) -> None:
     usage = Usage(prompt_tokens=31, completion_tokens=None, cached_tokens=16)
-    work = make_work(make_task(tmp_path), "b1", make_records(["1"]))
-    run_works(database, ScriptedEngine(default=make_completion(usage=usage)), work, run_id="this run")
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1"]))
+    run_partitions(database, ScriptedEngine(default=make_completion(usage=usage)), inputs, run_id="this run")
     (tried,) = load_tries(database)
     assert (tried["prompt_tokens"], tried["completion_tokens"], tried["cached_tokens"]) == (31, None, 16)
     assert (tried["completion"], tried["finish_reason"], tried["outcome"]) == (GOOD, "stop", "ok")
@@ -117,18 +117,18 @@ def test_what_an_answer_cost_is_kept_with_its_attempt(database: Database, tmp_pa
 
 
 def test_the_window_is_filled_and_never_exceeded(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(30)), chunk=7)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(30)), chunk=7)
     engine = ScriptedEngine(latency_s=0.02)
-    run_works(database, engine, work, max_in_flight=5)
+    run_partitions(database, engine, inputs, max_in_flight=5)
     assert len(engine.asked) == 30
     assert engine.most_in_flight == 5
 
 
 def test_a_slow_record_holds_one_place_and_nobody_else_up(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(20)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(20)))
     engine = ScriptedEngine({"text of r0000": Hang()})
     engine.on_request = lambda text: engine.release() if text == "text of r0019" else None
-    run_works(database, engine, work, max_in_flight=2)
+    run_partitions(database, engine, inputs, max_in_flight=2)
     assert set(load_statuses(database).values()) == {"ok"}
 
 
@@ -146,7 +146,7 @@ def test_a_record_that_waits_for_its_backoff_holds_no_place(
         passed_s = 60.0 * (text == "text of r0005")
 
     engine.on_request = let_it_end
-    run_works(database, engine, make_work(slow, "b1", make_records(make_ids(6))), max_in_flight=1)
+    run_partitions(database, engine, make_inputs(slow, "b1", make_records(make_ids(6))), max_in_flight=1)
     assert engine.asked == [f"text of r000{n}" for n in (0, 1, 2, 3, 4, 5, 0)]
 
 
@@ -154,7 +154,7 @@ def test_a_servers_retry_after_is_waited_for(database: Database, tmp_path: Path)
     limited = RequestFailed("rate_limited", "slow down", is_passing=True, retry_after_s=0.3)
     engine = ScriptedEngine({"text of 1": [limited, GOOD]})
     started = time.monotonic()
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert load_statuses(database) == {"1": "ok"}
     assert time.monotonic() - started >= 0.3
 
@@ -168,7 +168,7 @@ def vars_of(task: object) -> dict[str, object]:
 
 def test_a_passing_failure_is_tried_three_times_and_every_try_is_kept(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine({"text of 1": [pass_later("timeout"), pass_later("server_error"), GOOD]})
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert [(t["attempt"], t["outcome"], t["error_kind"]) for t in load_tries(database)] == [
         (1, "error", "timeout"),
         (2, "error", "server_error"),
@@ -183,7 +183,7 @@ def test_a_failure_that_doesnt_pass_in_time_becomes_an_error(
 ) -> None:
     engine = ScriptedEngine(default=pass_later("server_error"))
     task = make_task(tmp_path, max_attempts=max_attempts)
-    run_works(database, engine, make_work(task, "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(task, "b1", make_records(["1"])))
     assert len(engine.asked) == max_attempts
     row = load_rows(database)["1"]
     assert (row["status"], row["error_kind"], row["attempts"]) == ("error", "server_error", max_attempts)
@@ -193,14 +193,14 @@ def test_a_failure_that_doesnt_pass_in_time_becomes_an_error(
 
 def test_a_failure_for_good_is_asked_once(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine(default=fail_for_good("bad_request"))
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert len(engine.asked) == 1
     assert load_statuses(database) == {"1": "error/bad_request"}
 
 
 def test_a_passing_failure_that_turns_into_one_for_good_isnt_tried_again(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine({"text of 1": [pass_later(), fail_for_good(), GOOD]})
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert (len(engine.asked), load_statuses(database)) == (2, {"1": "error/context_length"})
 
 
@@ -209,7 +209,7 @@ def test_an_empty_record_is_an_error_that_costs_no_request(
     database: Database, tmp_path: Path, text: str | None
 ) -> None:
     engine = ScriptedEngine()
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records({"1": text})))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records({"1": text})))
     assert (engine.opened, load_statuses(database)) == (0, {"1": "error/empty_input"})
     assert load_rows(database)["1"]["request_key"] is None
 
@@ -217,7 +217,7 @@ def test_an_empty_record_is_an_error_that_costs_no_request(
 def test_a_record_that_cant_be_rendered_is_an_error_and_the_others_go_on(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path, prompts={"v1": "v1: {{ 100 // (text | int) }}"})
     engine = ScriptedEngine()
-    run_works(database, engine, make_work(task, "b1", make_records({"1": "0", "2": "50"})))
+    run_partitions(database, engine, make_inputs(task, "b1", make_records({"1": "0", "2": "50"})))
     assert load_statuses(database) == {"1": "error/render", "2": "ok"}
     assert engine.asked == ["2"]
     assert "v1.md" in load_rows(database)["1"]["error"]
@@ -227,7 +227,7 @@ def test_a_required_field_that_is_blank_leaves_nothing_to_ask(database: Database
     task = make_task(tmp_path, prompts={"v1": "v1: {{ title }} {{ text }}"}, required_fields=("text", "unused"))
     records = make_records({"1": "", "2": "words"})
     records = [type(r)(item_id=r.item_id, fields={**r.fields, "title": "a title"}) for r in records]
-    run_works(database, ScriptedEngine(), make_work(task, "b1", records))
+    run_partitions(database, ScriptedEngine(), make_inputs(task, "b1", records))
     assert load_statuses(database) == {"1": "error/empty_input", "2": "ok"}
 
 
@@ -240,13 +240,13 @@ def test_an_answer_that_no_database_keeps_doesnt_cost_its_neighbours(
     engine = ScriptedEngine(
         {"text of r0003": answer, "text of r0005": RequestFailed("server_error", text, is_passing=0)}
     )
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(10)))
-    run_works(database, engine, work)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(10)))
+    run_partitions(database, engine, inputs)
     statuses = load_statuses(database)
     assert sum(s == "ok" for s in statuses.values()) == 8
     assert statuses["r0003"].startswith("invalid/")
     engine = ScriptedEngine()
-    run_works(database, engine, work)
+    run_partitions(database, engine, inputs)
     assert engine.asked == []
 
 
@@ -263,10 +263,10 @@ RETRIED = {
 
 @pytest.mark.parametrize("mode", list(RetryMode))
 def test_a_retry_asks_what_its_mode_names(database: Database, tmp_path: Path, mode: RetryMode) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(8)))
-    run_works(database, ScriptedEngine(MIXED), work)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(8)))
+    run_partitions(database, ScriptedEngine(MIXED), inputs)
     engine = ScriptedEngine()
-    (outcome,) = run_works(database, engine, work, retry=mode)
+    (outcome,) = run_partitions(database, engine, inputs, retry=mode)
     assert {t.removeprefix("text of ") for t in engine.asked} == RETRIED[mode]
     assert len(engine.asked) == len(RETRIED[mode])
     statuses = load_statuses(database)
@@ -275,28 +275,28 @@ def test_a_retry_asks_what_its_mode_names(database: Database, tmp_path: Path, mo
 
 
 def test_a_retry_goes_on_counting_attempts(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1"]))
-    run_works(database, ScriptedEngine(default=pass_later()), work)
-    run_works(database, ScriptedEngine(), work, retry=RetryMode.ERRORS)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1"]))
+    run_partitions(database, ScriptedEngine(default=pass_later()), inputs)
+    run_partitions(database, ScriptedEngine(), inputs, retry=RetryMode.ERRORS)
     assert load_rows(database)["1"]["attempts"] == 4
     assert [t["attempt"] for t in load_tries(database)] == [1, 2, 3, 4]
 
 
 def test_asking_all_again_reuses_nothing_but_still_asks_equal_requests_once(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records({"1": "same", "2": "same", "3": "other"}))
-    run_works(database, ScriptedEngine(), work)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records({"1": "same", "2": "same", "3": "other"}))
+    run_partitions(database, ScriptedEngine(), inputs)
     engine = ScriptedEngine(default='{"label":"b","score":2}')
-    run_works(database, engine, work, retry=RetryMode.ALL)
+    run_partitions(database, engine, inputs, retry=RetryMode.ALL)
     assert sorted(engine.asked) == ["other", "same"]
     assert {r["payload"]["label"] for r in load_rows(database).values()} == {"b"}
 
 
 def test_asking_all_again_asks_equal_requests_once_in_the_whole_run(database: Database, tmp_path: Path) -> None:
     records = make_records({i: "same" if i in {"r0000", "r0039"} else f"text of {i}" for i in make_ids(40)})
-    work = make_work(make_task(tmp_path), "b1", records, chunk=2)
-    run_works(database, ScriptedEngine(), work)
+    inputs = make_inputs(make_task(tmp_path), "b1", records, chunk=2)
+    run_partitions(database, ScriptedEngine(), inputs)
     engine = ScriptedEngine()
-    run_works(database, engine, work, retry=RetryMode.ALL, max_in_flight=2)
+    run_partitions(database, engine, inputs, retry=RetryMode.ALL, max_in_flight=2)
     assert engine.asked.count("same") == 1
 
 
@@ -304,28 +304,28 @@ def test_asking_all_again_asks_equal_requests_once_in_the_whole_run(database: Da
 def test_an_ok_stays_ok_when_it_is_asked_again_and_the_new_answer_is_worse(
     database: Database, tmp_path: Path, worse: object
 ) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1"]))
-    (first,) = run_works(database, ScriptedEngine(), work)
-    (second,) = run_works(database, ScriptedEngine(default=worse), work, retry=RetryMode.ALL)
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1"]))
+    (first,) = run_partitions(database, ScriptedEngine(), inputs)
+    (second,) = run_partitions(database, ScriptedEngine(default=worse), inputs, retry=RetryMode.ALL)
     assert load_statuses(database) == {"1": "ok"}
     assert first.state is not None
     assert second.state is not None
     assert second.state.counts["ok"] == 1
     assert second.state.content == first.state.content
     # And it stays so when the rules change, for its own answer is the one that is judged again.
-    stricter = make_work(make_task(tmp_path, rules_version="2"), "b1", make_records(["1"]))
-    run_works(database, ScriptedEngine(), stricter)
+    stricter = make_inputs(make_task(tmp_path, rules_version="2"), "b1", make_records(["1"]))
+    run_partitions(database, ScriptedEngine(), stricter)
     assert load_statuses(database) == {"1": "ok"}
 
 
 def test_a_retry_judges_again_before_it_asks_again(database: Database, tmp_path: Path) -> None:
     # Rules were loosened: what is acceptable now needs no request, although `failed` asks for the invalid ones.
     records = make_records(["1", "2"])
-    strict = make_work(make_task(tmp_path, rules=[refuse_a]), "b1", records)
-    run_works(database, ScriptedEngine({"text of 2": BAD}), strict)
+    strict = make_inputs(make_task(tmp_path, rules=[refuse_a]), "b1", records)
+    run_partitions(database, ScriptedEngine({"text of 2": BAD}), strict)
     assert load_statuses(database) == {"1": "invalid/rule", "2": "invalid/schema"}
     engine = ScriptedEngine()
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", records), retry=RetryMode.FAILED)
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", records), retry=RetryMode.FAILED)
     assert engine.asked == ["text of 2"]
     assert load_statuses(database) == {"1": "ok", "2": "ok"}
 
@@ -335,10 +335,10 @@ def test_a_retry_judges_again_before_it_asks_again(database: Database, tmp_path:
 
 def test_progress_tells_of_the_start_and_ends_with_everything_done(database: Database, tmp_path: Path) -> None:
     heard: list[Progress] = []
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(8)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(8)))
     runner = make_runner(database, ScriptedEngine(MIXED))
     runner._observer = heard.append
-    list(drive(runner, [work]))
+    list(run_in_thread(runner, [inputs]))
     assert [p.is_starting for p in heard].count(True) == 1
     assert (heard[-1].done, heard[-1].in_flight) == (8, 0)
     assert (heard[-1].tally.ok, heard[-1].tally.invalid, heard[-1].tally.error) == (2, 4, 2)
@@ -346,9 +346,9 @@ def test_progress_tells_of_the_start_and_ends_with_everything_done(database: Dat
 
 
 def test_busy_time_is_shared_among_the_requests_in_flight(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(10)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(10)))
     started = time.monotonic()
-    run_works(database, ScriptedEngine(latency_s=0.05), work, max_in_flight=10)
+    run_partitions(database, ScriptedEngine(latency_s=0.05), inputs, max_in_flight=10)
     wall_s = time.monotonic() - started
     total = sum(t["engine_s"] for t in load_tries(database))
     assert 0.04 <= total <= wall_s
@@ -362,8 +362,8 @@ def test_backoff_is_drawn_from_the_policy(tmp_path: Path) -> None:
 
 def test_a_death_before_doesnt_count_as_a_failed_attempt(database: Database, tmp_path: Path) -> None:
     records = make_records(["1"])
-    work = make_work(make_task(tmp_path), "b1", records)
-    write_deaths(database, work, records, False)
+    inputs = make_inputs(make_task(tmp_path), "b1", records)
+    write_deaths(database, inputs, records, False)
     engine = ScriptedEngine({"text of 1": [pass_later(), pass_later(), GOOD]})
-    run_works(database, engine, work)
+    run_partitions(database, engine, inputs)
     assert load_statuses(database) == {"1": "ok"}

@@ -28,21 +28,21 @@ from factories import (
     load_statuses,
     load_tries,
     make_ids,
+    make_inputs,
     make_records,
     make_runner,
     make_task,
-    make_work,
     pass_later,
-    run_works,
+    run_partitions,
 )
 
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.core.requests import Request
-from batch_assets.runner import run as run_module
-from batch_assets.runner.drive import _Loop, drive, end_runs
-from batch_assets.runner.run import Runner
-from batch_assets.runner.work import PartitionWork
+from batch_assets.run import loop as run_module
+from batch_assets.run.loop import Runner
+from batch_assets.run.partition_run import PartitionInputs
+from batch_assets.run.sync_bridge import _Loop, end_runs, run_in_thread
 from batch_assets.store.database import Database
 from batch_assets.store.failures import load_failing
 from batch_assets.store.leases import LeaseBook, load_live
@@ -122,25 +122,25 @@ def find_outcomes(database: Database) -> dict[str, str | None]:
 
 def test_partitions_finish_in_order_each_by_itself(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    works = [make_work(task, f"b{n}", make_records(make_ids(4, f"b{n}r"))) for n in range(4)]
+    all_inputs = [make_inputs(task, f"b{n}", make_records(make_ids(4, f"b{n}r"))) for n in range(4)]
     seen: list[tuple[str, list[str]]] = []
     runner = make_runner(database, ScriptedEngine(latency_s=0.001), max_in_flight=3)
-    for outcome in drive(runner, works):
-        seen.append((outcome.work.batch, find_finished(database)))
-        assert (outcome.work.batch, "v1--m1") not in find_live(database)
+    for outcome in run_in_thread(runner, all_inputs):
+        seen.append((outcome.inputs.batch, find_finished(database)))
+        assert (outcome.inputs.batch, "v1--m1") not in find_live(database)
     assert [batch for batch, _ in seen] == ["b0", "b1", "b2", "b3"]
     assert all(batch in finished for batch, finished in seen)
 
 
 def test_a_partition_that_is_done_doesnt_wait_for_a_slow_one_before_it(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    slow = make_work(task, "b1", make_records({"1": "slow"}))
-    quick = make_work(task, "b2", make_records({"2": "quick"}))
+    slow = make_inputs(task, "b1", make_records({"1": "slow"}))
+    quick = make_inputs(task, "b2", make_records({"2": "quick"}))
     engine = ScriptedEngine({"slow": Hang()})
     order: list[str] = []
-    for outcome in drive(make_runner(database, engine), [slow, quick]):
-        order.append(outcome.work.batch)
-        if outcome.work.batch == "b2":
+    for outcome in run_in_thread(make_runner(database, engine), [slow, quick]):
+        order.append(outcome.inputs.batch)
+        if outcome.inputs.batch == "b2":
             engine.release()
     assert order == ["b2", "b1"]
 
@@ -149,16 +149,16 @@ def test_variants_of_a_model_run_with_one_engine(database: Database, tmp_path: P
     task = make_task(tmp_path, prompts=["v1", "v2"])
     records = make_records(["1", "2"])
     engine = ScriptedEngine()
-    run_works(database, engine, *(make_work(task, "b1", records, variant) for variant in task.variants))
+    run_partitions(database, engine, *(make_inputs(task, "b1", records, variant) for variant in task.variants))
     assert engine.opened == 1
     assert len(engine.asked) == 4
     assert load_statuses(database, "v1") == load_statuses(database, "v2") == {"1": "ok", "2": "ok"}
 
 
 def test_the_same_partition_listed_twice_is_done_once(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1", "2"]))
     engine = ScriptedEngine()
-    run_works(database, engine, work, work)
+    run_partitions(database, engine, inputs, inputs)
     assert len(engine.asked) == 2
     assert load_statuses(database) == {"1": "ok", "2": "ok"}
     assert find_live(database) == {}
@@ -169,10 +169,10 @@ def test_the_same_partition_listed_twice_is_done_once(database: Database, tmp_pa
 
 def test_a_partition_that_another_run_works_on_is_passed_over(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    works = [make_work(task, f"b{n}", make_records([f"r{n}"])) for n in range(3)]
+    all_inputs = [make_inputs(task, f"b{n}", make_records([f"r{n}"])) for n in range(3)]
     LeaseBook(database, "other").acquire("t", "b1", "v1--m1")
     engine = ScriptedEngine()
-    outcomes = {o.work.batch: o for o in run_works(database, engine, *works)}
+    outcomes = {o.inputs.batch: o for o in run_partitions(database, engine, *all_inputs)}
     assert sorted(outcomes) == ["b0", "b1", "b2"]
     assert (outcomes["b1"].state, outcomes["b1"].tally.sent) == (None, 0)
     assert "run other works on it" in (outcomes["b1"].leased_by or "")
@@ -185,7 +185,7 @@ def test_a_partition_that_another_run_works_on_is_passed_over(database: Database
 def test_a_run_whose_partitions_are_all_taken_says_so_and_opens_no_engine(database: Database, tmp_path: Path) -> None:
     LeaseBook(database, "other").acquire("t", "b1", "v1--m1")
     engine = ScriptedEngine()
-    (outcome,) = run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    (outcome,) = run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert outcome.leased_by is not None
     assert engine.opened == 0
 
@@ -211,7 +211,7 @@ def test_leases_are_renewed_while_requests_are_in_flight(
         interrupt_once(is_renewed, engine.release)
 
     engine.on_request = look
-    run_works(database, engine, make_work(make_task(tmp_path), "b1", make_records(["1"])))
+    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
     assert renewed == [True]
 
 
@@ -222,7 +222,7 @@ def test_a_run_that_lost_a_lease_stops(
     monkeypatch.setattr(run_module, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(Runner, "_wait_s", lambda _self: 0.05)
     task = make_task(tmp_path)
-    works = [make_work(task, f"b{n}", make_records([f"r{n}"])) for n in (1, 2)]
+    all_inputs = [make_inputs(task, f"b{n}", make_records([f"r{n}"])) for n in (1, 2)]
     engine = ScriptedEngine(default=Hang())
 
     timers: list[threading.Timer] = []
@@ -238,26 +238,26 @@ def test_a_run_that_lost_a_lease_stops(
     engine.on_request = steal
     try:
         with pytest.raises(PartitionLeased):
-            run_works(database, engine, *works)
+            run_partitions(database, engine, *all_inputs)
     finally:
         timers[0].cancel()
     assert load_open_claims(database) == []
     assert set(find_live(database).values()) == {"thief"}
 
 
-def take_over(database: Database, new: PartitionWork) -> None:
+def take_over(database: Database, new: PartitionInputs) -> None:
     """Do what a run on another host does once the lease here has run out: take it, and bring the partition up to date.
 
     It has the partition's newer prompt.
     """
     with database.write() as connection:
         connection.execute(sa.delete(leases))
-    run_works(database, ScriptedEngine(default='{"label":"b","score":2}'), new, run_id="next")
+    run_partitions(database, ScriptedEngine(default='{"label":"b","score":2}'), new, run_id="next")
 
 
 def test_a_run_that_outlived_its_lease_writes_no_row_over_those_of_the_next(database: Database, tmp_path: Path) -> None:
-    old = make_work(make_task(tmp_path / "old"), "b1", make_records(make_ids(6)))
-    new = make_work(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(make_ids(6)))
+    old = make_inputs(make_task(tmp_path / "old"), "b1", make_records(make_ids(6)))
+    new = make_inputs(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(make_ids(6)))
     engine = ScriptedEngine()
     taken = threading.Event()
 
@@ -268,7 +268,7 @@ def test_a_run_that_outlived_its_lease_writes_no_row_over_those_of_the_next(data
 
     engine.on_request = sleep_too_long
     with pytest.raises(PartitionLeased, match=r"another run took b1\|v1--m1 over: the lease had expired"):
-        run_works(database, engine, old, max_in_flight=2)
+        run_partitions(database, engine, old, max_in_flight=2)
     assert len(engine.asked) < 6, "it stops"
     assert {(r["payload"]["label"], r["run_id"]) for r in load_rows(database).values()} == {("b", "next")}
     with database.read() as connection:
@@ -278,19 +278,19 @@ def test_a_run_that_outlived_its_lease_writes_no_row_over_those_of_the_next(data
 
 
 def test_a_run_that_outlived_its_lease_finishes_nothing(database: Database, tmp_path: Path) -> None:
-    old = make_work(make_task(tmp_path / "old"), "b1", make_records(["1"]))
-    new = make_work(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(["1"]))
+    old = make_inputs(make_task(tmp_path / "old"), "b1", make_records(["1"]))
+    new = make_inputs(make_task(tmp_path / "new", prompts={"v1": "Newer: {{ text }}"}), "b1", make_records(["1"]))
     engine = ScriptedEngine()
     engine.on_request = lambda _text: take_over(database, new)
     with pytest.raises(PartitionLeased, match="took b1"):
-        run_works(database, engine, old)
+        run_partitions(database, engine, old)
     assert load_rows(database)["1"]["run_id"] == "next"
     with database.read() as connection:
         assert [s.fingerprint for s in load_partitions(connection, "t").values()] == [new.fingerprint]
 
 
 def test_an_answer_that_came_too_late_is_kept_for_reuse(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1", "2"]))
     engine = ScriptedEngine()
 
     def lose(text: str) -> None:
@@ -300,9 +300,9 @@ def test_an_answer_that_came_too_late_is_kept_for_reuse(database: Database, tmp_
 
     engine.on_request = lose
     with pytest.raises(PartitionLeased):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     again = ScriptedEngine()
-    run_works(database, again, work)
+    run_partitions(database, again, inputs)
     assert again.asked == []
 
 
@@ -311,11 +311,11 @@ def test_an_answer_that_came_too_late_is_kept_for_reuse(database: Database, tmp_
 
 def test_closing_the_generator_keeps_what_arrived_and_gives_the_rest_back(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    first = make_work(task, "b1", make_records({"1": "quick"}))
-    second = make_work(task, "b2", make_records({"2": "quick too", "3": "slow", "4": "slow as well"}))
+    first = make_inputs(task, "b1", make_records({"1": "quick"}))
+    second = make_inputs(task, "b2", make_records({"2": "quick too", "3": "slow", "4": "slow as well"}))
     engine = ScriptedEngine({"slow": Hang(), "slow as well": Hang()})
-    outcomes = drive(make_runner(database, engine), [first, second])
-    assert next(outcomes).work.batch == "b1"
+    outcomes = run_in_thread(make_runner(database, engine), [first, second])
+    assert next(outcomes).inputs.batch == "b1"
     outcomes.close()  # type: ignore[attr-defined]
     assert find_finished(database) == ["b1"]
     assert find_outcomes(database) == {"1": "ok", "2": "ok", "3": "released", "4": "released"}
@@ -323,17 +323,17 @@ def test_closing_the_generator_keeps_what_arrived_and_gives_the_rest_back(databa
     assert find_live(database) == {}
     assert (engine.closed, engine.in_flight) == (1, 0)
     engine = ScriptedEngine()
-    run_works(database, engine, first, second)
+    run_partitions(database, engine, first, second)
     assert engine.asked == ["slow", "slow as well"]
 
 
 def test_an_error_in_the_consumer_stops_the_run_in_the_same_way(database: Database, tmp_path: Path) -> None:
     task = make_task(tmp_path)
-    works = [make_work(task, "b1", make_records(["1"])), make_work(task, "b2", make_records({"2": "slow"}))]
+    all_inputs = [make_inputs(task, "b1", make_records(["1"])), make_inputs(task, "b2", make_records({"2": "slow"}))]
     engine = ScriptedEngine({"slow": Hang()})
 
     def consume() -> None:
-        for _ in drive(make_runner(database, engine), works):
+        for _ in run_in_thread(make_runner(database, engine), all_inputs):
             raise RuntimeError("a check broke")
 
     with pytest.raises(RuntimeError):
@@ -343,12 +343,12 @@ def test_an_error_in_the_consumer_stops_the_run_in_the_same_way(database: Databa
 
 
 def test_a_signal_while_the_run_waits_commits_and_releases(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(6)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(6)))
     engine = ScriptedEngine({f"text of r000{n}": Hang() for n in (1, 4)})
     is_waiting = partial(has_rows, database, 4)
     engine.on_request = lambda text: interrupt_once(is_waiting) if text == "text of r0005" else None
     with interrupts(), pytest.raises(Interrupted):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     outcomes = find_outcomes(database)
     assert [i for i, o in outcomes.items() if o == "released"] == ["r0001", "r0004"]
     assert [i for i, s in load_statuses(database).items() if s == "ok"] == ["r0000", "r0002", "r0003", "r0005"]
@@ -357,7 +357,7 @@ def test_a_signal_while_the_run_waits_commits_and_releases(database: Database, t
 
 
 def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1", "2"]))
     engine = ScriptedEngine()
     again = threading.Timer(20.0, interrupt_main_thread)  # an impatient operator, if the first wasn't heard
     heard = threading.Event()
@@ -370,7 +370,7 @@ def test_a_signal_that_strikes_inside_the_engine_stops_the_run(database: Databas
 
     engine.on_request = strike
     with interrupts(), pytest.raises(Interrupted):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     assert not again.finished.is_set(), "it was heard"
     again.cancel()
     assert load_open_claims(database) == []
@@ -391,7 +391,7 @@ def test_a_signal_while_a_run_stops_by_itself_loses_no_answer_and_opens_no_death
 
     engine = Slow({"text of r0004": Hang(), "text of r0005": EngineDead("lost")})
     with interrupts(), pytest.raises(Interrupted):
-        run_works(sqlite_database, engine, make_work(make_task(tmp_path), "b1", make_records(make_ids(6))))
+        run_partitions(sqlite_database, engine, make_inputs(make_task(tmp_path), "b1", make_records(make_ids(6))))
     outcomes = find_outcomes(sqlite_database)
     assert [outcomes[i] for i in make_ids(6)] == ["ok"] * 4 + ["released"] * 2
     assert find_live(sqlite_database) == {}
@@ -408,9 +408,9 @@ def test_a_signal_during_a_commit_leaves_no_claim_open(
 
     hooked = HookedDatabase(database, strike)
     engine = ScriptedEngine()
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(4)))
     with interrupts(), pytest.raises(Interrupted):
-        run_works(hooked, engine, work)
+        run_partitions(hooked, engine, inputs)
     assert engine.asked == []
     assert load_open_claims(database) == []
     assert find_live(database) == {}
@@ -423,21 +423,21 @@ def test_a_signal_while_a_lease_is_taken_leaves_none(database: Database, tmp_pat
             told.wait(5)
 
     hooked = HookedDatabase(database, strike)
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(4)))
     with interrupts(), pytest.raises(Interrupted):
-        run_works(hooked, ScriptedEngine(), work)
+        run_partitions(hooked, ScriptedEngine(), inputs)
     assert find_live(database) == {}
 
 
 def test_ctrl_c_is_a_signal_like_any_other(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(["1", "2"]))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1", "2"]))
     engine = ScriptedEngine({"text of 2": Hang()})
     strike = partial(interrupt_once, partial(has_rows, database, 1), lambda: os.kill(os.getpid(), signal.SIGINT))
     engine.on_request = lambda text: strike() if text == "text of 2" else None
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_works(database, engine, work)
+            run_partitions(database, engine, inputs)
     finally:
         signal.signal(signal.SIGINT, before)
     assert find_outcomes(database) == {"1": "ok", "2": "released"}
@@ -447,10 +447,10 @@ def test_ctrl_c_is_a_signal_like_any_other(database: Database, tmp_path: Path) -
 def test_an_error_of_the_engine_that_nobody_knows_stops_the_run_and_blames_no_record(
     database: Database, tmp_path: Path
 ) -> None:
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(4)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(4)))
     engine = ScriptedEngine({"text of r0000": GOOD, "text of r0002": KeyError("choices")}, default=Hang())
     with pytest.raises(KeyError):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     assert find_outcomes(database)["r0000"] == "ok"
     assert load_open_claims(database) == []
     assert find_live(database) == {}
@@ -464,10 +464,10 @@ def explode(answer: Answer) -> str | None:
 
 
 def test_a_rule_that_raises_loses_no_answer_and_blames_no_record(database: Database, tmp_path: Path) -> None:
-    work = make_work(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
+    inputs = make_inputs(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
     engine = ScriptedEngine({"text of r0001": '{"label":"a","score":9}'})
     with pytest.raises(OSError):
-        run_works(database, engine, work)
+        run_partitions(database, engine, inputs)
     assert load_open_claims(database) == []
     assert find_live(database) == {}
     kept = {t["item_id"] for t in load_tries(database) if t["completion"]}
@@ -478,9 +478,9 @@ def test_a_rule_that_raises_for_every_answer_blames_no_record_and_holds_no_lease
     database: Database, tmp_path: Path
 ) -> None:
     # All arrive at once: the first stops the run, and the others meet the same rule while it stops.
-    work = make_work(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
+    inputs = make_inputs(make_task(tmp_path, rules=[explode]), "b1", make_records(make_ids(4)))
     with pytest.raises(OSError):
-        run_works(database, ScriptedEngine(default='{"label":"a","score":9}'), work)
+        run_partitions(database, ScriptedEngine(default='{"label":"a","score":9}'), inputs)
     assert load_open_claims(database) == []
     assert find_live(database) == {}
     assert len([t for t in load_tries(database) if t["completion"]]) == 4
@@ -494,16 +494,16 @@ def test_a_store_error_loses_nothing_that_was_committed(database: Database, tmp_
         if write >= 6:
             raise sa.exc.OperationalError("COMMIT", {}, Exception("no space left on device"))
 
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(40)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(40)))
     hooked = HookedDatabase(database, fail)
     with pytest.raises(sa.exc.OperationalError):
-        run_works(hooked, ScriptedEngine(latency_s=0.001), work, max_in_flight=4, group_rows=4)
+        run_partitions(hooked, ScriptedEngine(latency_s=0.001), inputs, max_in_flight=4, group_rows=4)
     committed = load_rows(database)
     assert 0 < len(committed) < 40
     with database.write() as connection:  # its process has ended
         connection.execute(sa.delete(leases))
     engine = ScriptedEngine()
-    run_works(database, engine, work)
+    run_partitions(database, engine, inputs)
     assert {f"text of {i}" for i in committed}.isdisjoint(engine.asked)
     assert set(load_statuses(database).values()) == {"ok"}
     assert len(load_rows(database)) == 40
@@ -514,14 +514,14 @@ def test_a_store_error_that_passes_loses_no_answer_that_had_arrived(database: Da
         if write == 3:
             raise sa.exc.OperationalError("COMMIT", {}, Exception("the connection was closed"))
 
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(12)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(12)))
     hooked = HookedDatabase(database, fail_once)
     engine = ScriptedEngine()
     with pytest.raises(sa.exc.OperationalError):
-        run_works(hooked, engine, work, max_in_flight=4)
+        run_partitions(hooked, engine, inputs, max_in_flight=4)
     assert load_open_claims(database) == []
     again = ScriptedEngine()
-    run_works(database, again, work)
+    run_partitions(database, again, inputs)
     assert len(engine.asked) + len(again.asked) == 12
 
 
@@ -529,7 +529,7 @@ def test_a_run_that_is_stopped_can_be_stopped_again_and_again_and_still_ends(
     database: Database, tmp_path: Path
 ) -> None:
     task = make_task(tmp_path)
-    works = [make_work(task, f"b{n}", make_records(make_ids(5, f"b{n}r"))) for n in range(3)]
+    all_inputs = [make_inputs(task, f"b{n}", make_records(make_ids(5, f"b{n}r"))) for n in range(3)]
     sent = 0
     for stop_at in (1, 2, 3, 4, 5, 99):
         engine = ScriptedEngine({"text of b1r0002": [pass_later(), GOOD], "text of b2r0001": BAD}, latency_s=0.001)
@@ -540,7 +540,7 @@ def test_a_run_that_is_stopped_can_be_stopped_again_and_again_and_still_ends(
 
         engine.on_request = lose
         try:
-            run_works(database, engine, *works, max_in_flight=2)
+            run_partitions(database, engine, *all_inputs, max_in_flight=2)
         except EngineDead:
             assert stop_at != 99
         sent += len(engine.asked)
@@ -558,9 +558,9 @@ def test_a_store_that_was_lost_is_no_failure_of_the_partition(database: Database
         if write == 4:
             raise sa.exc.OperationalError("COMMIT", {}, psycopg2.OperationalError("server closed the connection"))
 
-    work = make_work(make_task(tmp_path), "b1", make_records(make_ids(12)))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(make_ids(12)))
     with pytest.raises(sa.exc.OperationalError):
-        run_works(HookedDatabase(database, lose_once), ScriptedEngine(), work, max_in_flight=4)
+        run_partitions(HookedDatabase(database, lose_once), ScriptedEngine(), inputs, max_in_flight=4)
     with database.read() as connection:
         assert load_failing(connection, "t") == {}
     assert find_live(database) == {}
@@ -570,10 +570,10 @@ def test_a_store_that_was_lost_is_no_failure_of_the_partition(database: Database
 
 
 def test_what_nobody_closed_is_flushed_before_the_process_ends(database: Database, tmp_path: Path) -> None:
-    works = [make_work(make_task(tmp_path), f"b{n}", make_records({f"{n}": f"text {n}"})) for n in (1, 2)]
+    all_inputs = [make_inputs(make_task(tmp_path), f"b{n}", make_records({f"{n}": f"text {n}"})) for n in (1, 2)]
     engine = ScriptedEngine({"text 2": Hang()})
-    outcomes = drive(make_runner(database, engine), works)
-    assert next(outcomes).work.batch == "b1"
+    outcomes = run_in_thread(make_runner(database, engine), all_inputs)
+    assert next(outcomes).inputs.batch == "b1"
     try:
         assert end_runs(), "all has ended"
         assert find_outcomes(database) == {"1": "ok", "2": "released"}
@@ -604,7 +604,7 @@ def test_a_second_signal_gives_up_waiting_for_a_store_that_is_stuck(
     impatient = threading.Thread(target=insist)
     impatient.start()
     with interrupts(), pytest.raises(Interrupted):
-        run_works(hooked, ScriptedEngine(), make_work(make_task(tmp_path), "b1", make_records(make_ids(40))))
+        run_partitions(hooked, ScriptedEngine(), make_inputs(make_task(tmp_path), "b1", make_records(make_ids(40))))
     has_ended = threading.Thread(target=end_runs)
     try:
         assert not freed.is_set(), "it was not waited for"

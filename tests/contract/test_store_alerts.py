@@ -17,8 +17,8 @@ from batch_assets.store.alerts import (
     add_alerts,
     claim_due,
     count_unsent,
+    postpone,
     purge_alerts,
-    put_off,
     record_delivery,
 )
 from batch_assets.store.database import Database, now
@@ -56,7 +56,7 @@ def deliver(database: Database, key: str, receiver: str, *receivers: str) -> Non
 
 def fail(database: Database, key: str, error: str = "down") -> None:
     with database.write() as connection:
-        put_off(connection, {key: error})
+        postpone(connection, {key: error})
 
 
 def load(database: Database, key: str) -> sa.RowMapping:
@@ -207,7 +207,7 @@ def test_only_what_was_delivered_long_ago_is_forgotten(database: Database) -> No
 def test_no_keys_at_all_change_nothing(database: Database) -> None:
     add(database, "k1")
     with database.write() as connection:
-        put_off(connection, {})
+        postpone(connection, {})
         record_delivery(connection, [], A, [A])
     assert claim_keys(database) == ["k1"]
 

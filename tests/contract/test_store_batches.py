@@ -55,7 +55,7 @@ def test_a_frozen_batch_comes_back_as_it_was_read(database: Database) -> None:
         state = load_batch(connection, "t", "b1")
         assert load_batch(connection, "t", "b2") is None
     assert state == states(database)["b1"]
-    assert (state.seq, state.stamp, state.source_hash, state.records) == (1, "s-b1", "1-2", 2)
+    assert (state.seq, state.change_token, state.source_hash, state.records) == (1, "s-b1", "1-2", 2)
     assert (state.superseded, state.superseded_hash) == (0, "")
     assert list(state.malformed) == [(3, "2 fields, the header has 3")]
     assert state.content == state.source_hash
@@ -119,9 +119,9 @@ def test_freezing_an_unchanged_batch_again_changes_no_content(database: Database
 def test_a_changed_batch_keeps_its_place_and_takes_nothing_from_a_later_one(database: Database) -> None:
     freeze(database, "b1", "1", "2")
     freeze(database, "b2", "3")
-    assert freeze(database, "b1", "1", "3", stamp="new") == {"2"}
+    assert freeze(database, "b1", "1", "3", change_token="new") == {"2"}
     found = states(database)
-    assert (found["b1"].seq, found["b1"].stamp, found["b1"].superseded) == (1, "new", 1)
+    assert (found["b1"].seq, found["b1"].change_token, found["b1"].superseded) == (1, "new", 1)
     assert owners(database) == {"1": "b1", "3": "b2"}
 
 
@@ -194,7 +194,7 @@ def test_a_touched_batch_only_changes_its_stamp(database: Database) -> None:
     with database.write() as connection:
         touch_batch(connection, "t", "b1", "touched")
     after = states(database)["b1"]
-    assert (after.stamp, after.content, after.seq) == ("touched", before.content, before.seq)
+    assert (after.change_token, after.content, after.seq) == ("touched", before.content, before.seq)
 
 
 def test_a_batch_of_more_ids_than_one_statement_takes_is_settled_whole(database: Database) -> None:

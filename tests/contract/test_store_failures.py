@@ -1,15 +1,15 @@
 """How often a partition failed since it last succeeded. On SQLite and PostgreSQL."""
 
+from batch_assets.core.steps import Step
 from batch_assets.store.database import Database, now
 from batch_assets.store.failures import (
     Failing,
-    Step,
     clear_failures,
     count_failure,
     excuse_failures,
     load_failing,
+    record_failure_reason,
     reset_failures,
-    tell_failures,
 )
 
 
@@ -68,7 +68,7 @@ def test_a_run_tells_why_its_own_starts_failed(database: Database) -> None:
     count(database, run_id="mine")
     count(database, partition="b2|v", run_id="another")
     with database.write() as connection:
-        tell_failures(connection, Step.OUTPUTS, "mine", "it broke")
+        record_failure_reason(connection, Step.OUTPUTS, "mine", "it broke")
     assert {p: f.error for (_, p), f in load(database).items()} == {"b1|v": "it broke", "b2|v": None}
 
 

@@ -45,9 +45,9 @@ def finish(database: Database, batch: str = "b1", run_id: str = "run") -> Any:
 
 def freeze(database: Database, batch: str, *item_ids: str) -> set[str]:
     with database.write() as connection:
-        return freeze_batch(connection, "t", batch, stamp="s", source_hash="h", item_ids=list(item_ids), malformed=[])[
-            1
-        ]
+        return freeze_batch(
+            connection, "t", batch, change_token="s", source_hash="h", item_ids=list(item_ids), malformed=[]
+        )[1]
 
 
 # What replaces what

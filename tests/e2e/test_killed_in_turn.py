@@ -25,7 +25,7 @@ from web_ui import REPOSITORY, WebUi
 from workplace import COUNTING_MODEL, Server, Workplace, find_free_port, start_server, wait_until
 
 from batch_assets.cli.webui import READY
-from batch_assets.resources import PID_TAG
+from batch_assets.dagster.dead_runs import PID_TAG
 from batch_assets.store.database import parse_url
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(600)]
@@ -36,7 +36,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.sources.files import FileSource
 
 

@@ -24,7 +24,7 @@ from web_ui import LAUNCH, REPOSITORY, WebUi
 from workplace import Server, Workplace, find_free_port, start_server, wait_until
 
 from batch_assets.cli.webui import READY
-from batch_assets.launches import LAUNCHED_BY_TAG, PLAN_JOB, op_config
+from batch_assets.dagster.runs import LAUNCHED_BY_TAG, PLAN_JOB, op_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -49,7 +49,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.core.tasks import Nightly, Thresholds
 from batch_assets.sources.files import FileSource
 

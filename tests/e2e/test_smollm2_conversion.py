@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_assets.engines.smollm2 import prepare_smollm2
+from batch_assets.demo_model.smollm2 import prepare_smollm2
 
 
 @pytest.fixture(scope="module")

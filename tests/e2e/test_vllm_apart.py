@@ -17,14 +17,14 @@ from typing import Any
 import psutil
 import pytest
 from engine_process import make_entry
-from factories import load_open_claims, load_rows, load_tries, make_ids, make_records, make_task, make_work
+from factories import load_open_claims, load_rows, load_tries, make_ids, make_inputs, make_records, make_task
 from workplace import wait_until
 
 from batch_assets.engines.factory import build_engine
 from batch_assets.engines.vllm_apart import ApartVllm
-from batch_assets.runner.restart import drive_with_restarts
-from batch_assets.runner.run import Observer, Runner, RunnerOptions
-from batch_assets.runner.work import Progress
+from batch_assets.run.engine_restarts import run_with_restarts
+from batch_assets.run.loop import Observer, Runner, RunnerOptions
+from batch_assets.run.partition_run import Progress
 from batch_assets.settings import load_settings
 from batch_assets.store.database import Database
 
@@ -119,8 +119,8 @@ def test_an_engine_that_is_killed_is_started_again_and_the_work_gets_done(
     entry = make_entry("apart", max_num_seqs=WINDOW)
     engine = build_engine(entry, load_settings().cache_dir)
     assert isinstance(engine, ApartVllm)
-    works = [
-        make_work(make_task(tmp_path, models=[entry]), batch, make_records(make_ids(12, prefix=batch)))
+    all_inputs = [
+        make_inputs(make_task(tmp_path, models=[entry]), batch, make_records(make_ids(12, prefix=batch)))
         for batch in ("b1", "b2")
     ]
     groups: dict[int, Path] = {}
@@ -142,12 +142,12 @@ def test_an_engine_that_is_killed_is_started_again_and_the_work_gets_done(
             killed_at.append(time.monotonic())
 
     outcomes = list(
-        drive_with_restarts(
-            make, works, is_restartable=engine.is_restartable, observer=kill_once,
+        run_with_restarts(
+            make, all_inputs, is_restartable=engine.is_restartable, observer=kill_once,
             log=lambda line: said.append((time.monotonic(), line)),
         )
     )  # fmt: skip
-    assert sorted(o.work.batch for o in outcomes) == ["b1", "b2"]
+    assert sorted(o.inputs.batch for o in outcomes) == ["b1", "b2"]
     assert len(load_rows(sqlite_database, model_id="m")) == 24
     ((at, line),) = said
     assert line.startswith("vLLM died: EngineDeadError") and line.endswith("(1 of 4 restarts)")

@@ -12,16 +12,18 @@ import pytest
 import sqlalchemy as sa
 from factories import ScriptedEngine, make_instance, write_csv, write_prompt
 
-from batch_assets.asset_keys import asset_key
-from batch_assets.assets import llm_outputs
 from batch_assets.cli.launch import Launcher, RunSummary
-from batch_assets.components.project import Project, load_project
 from batch_assets.core.attempts import RetryMode
+from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
-from batch_assets.launches import OUTPUTS_JOB, PLAN_JOB, RESULTS_JOB, job_name, op_config, op_name, read_config
-from batch_assets.partitions import sync_partitions
-from batch_assets.planner import Plan, Selection, make_plan
-from batch_assets.resources import Platform, open_platform
+from batch_assets.dagster.asset_keys import asset_key, load_recorded
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.platform_resource import PLATFORM, build_platform_resource
+from batch_assets.dagster.project import Project, load_project
+from batch_assets.dagster.runs import PLAN_JOB, job_name, op_config, op_name, read_config
+from batch_assets.engines.factory import build_engine
+from batch_assets.pipeline.plan import Plan, Selection, make_plan
+from batch_assets.pipeline.platform import BuildEngine, Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 
@@ -31,7 +33,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel, ConfigDict
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.tasks import Thresholds
 from batch_assets.sources.files import FileSource
@@ -78,7 +80,7 @@ class TempProject:
         (self.folder / "__init__.py").write_text("")
         (self.folder / "task.py").write_text(TASK)
         self.write_prompts("v1", "v2")
-        self._monkeypatch = monkeypatch
+        self._build_engine: BuildEngine = build_engine
         monkeypatch.setenv("BATCH_ASSETS_DEFS", str(self.defs))
         monkeypatch.setenv("BATCH_ASSETS_HOME", str(root / "home"))
         monkeypatch.delenv("BATCH_ASSETS_DB_URL", raising=False)
@@ -110,9 +112,13 @@ class TempProject:
 
     def use(self, engine: ScriptedEngine, **others: ScriptedEngine) -> ScriptedEngine:
         """Ask this engine from now on, and of the models that are named the others."""
-        find = others.get
-        self._monkeypatch.setattr(llm_outputs, "build_engine", lambda entry, _cache: find(entry.model_id, engine))
+        self._build_engine = lambda entry, _cache: others.get(entry.model_id, engine)
         return engine
+
+    @property
+    def resources(self) -> dict[str, dg.ResourceDefinition]:
+        """What runs get instead of the project's own platform: the same with the engines that are to be used."""
+        return {PLATFORM: build_platform_resource(lambda entry, cache: self._build_engine(entry, cache))}
 
     def add_fallback(self) -> None:
         """Add a second model `big`, and name it as the task's fallback."""
@@ -124,7 +130,7 @@ class TempProject:
     @contextmanager
     def open_platform(self) -> Iterator[Platform]:
         """Open the store and the frames as a run does."""
-        platform = open_platform(load_settings())
+        platform = open_platform(load_settings(), build_engine=self._build_engine)
         yield platform
         platform.database.close()
 
@@ -137,7 +143,8 @@ class TempProject:
     def plan(self, **options: Any) -> Plan:
         """Plan as a new process would."""
         with self.open_platform() as platform:
-            return make_plan(*self.bind(), platform, self.instance, **options)
+            task, source = self.bind()
+            return make_plan(task, source, platform, load_recorded(self.instance, task), **options)
 
     def materialize(
         self,
@@ -154,24 +161,31 @@ class TempProject:
         job = project.definitions.resolve_implicit_global_asset_job_def().get_subset(asset_selection=set(keys))
         run_config = {"ops": {"t__llm_outputs": {"config": config}}} if config else None
         return job.execute_in_process(
-            partition_key=partition, instance=self.instance, tags=tags, run_config=run_config, raise_on_error=False
-        )
+            partition_key=partition, instance=self.instance, tags=tags, run_config=run_config, raise_on_error=False,
+            resources=self.resources,
+        )  # fmt: skip
 
-    def launch(self, job: str, **config: Any) -> dg.ExecuteInProcessResult:
+    def launch(self, step: Step, **config: Any) -> dg.ExecuteInProcessResult:
         """Run one of the launch jobs, as the planner does."""
         project = self.load()
         sync_partitions(*project.tasks["t"], self.instance)
-        name = job_name("t", job, "m1" if job == OUTPUTS_JOB else "")
+        name = job_name("t", step, "m1" if step is Step.OUTPUTS else "")
         return project.definitions.resolve_job_def(name).execute_in_process(
-            run_config=op_config(name, config), instance=self.instance, raise_on_error=False
-        )
+            run_config=op_config(name, config), instance=self.instance, raise_on_error=False,
+            resources=self.resources,
+        )  # fmt: skip
 
     def launch_plan(self, **config: Any) -> dg.ExecuteInProcessResult:
         """Run the planner's job."""
         return (
             self.load()
             .definitions.resolve_job_def(PLAN_JOB)
-            .execute_in_process(run_config=op_config(PLAN_JOB, config), instance=self.instance, raise_on_error=False)
+            .execute_in_process(
+                run_config=op_config(PLAN_JOB, config),
+                instance=self.instance,
+                raise_on_error=False,
+                resources=self.resources,
+            )  # fmt: skip
         )
 
     def queue(self) -> list[tuple[str, dict[str, Any]]]:
@@ -192,6 +206,7 @@ class TempProject:
                     tags=dict(run.tags),
                     run_id=run.run_id,
                     raise_on_error=False,
+                    resources=self.resources,
                 )
             )
         return done
@@ -228,7 +243,7 @@ def find_materialized(result: dg.ExecuteInProcessResult) -> list[tuple[str, str 
 def find_held(result: dg.ExecuteInProcessResult) -> str:
     """Return what the results job held back; the job itself succeeded."""
     assert result.success
-    return result.output_for_node(op_name(job_name("t", RESULTS_JOB)))
+    return result.output_for_node(op_name(job_name("t", Step.RESULTS)))
 
 
 def find_error(result: dg.ExecuteInProcessResult) -> str:

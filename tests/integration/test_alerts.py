@@ -18,11 +18,12 @@ from factories import ScriptedEngine, fail_for_good, make_instance
 from temp_project import TempProject
 
 from batch_assets.core.errors import ConfigError, EngineDead
-from batch_assets.sensors import alert_receivers, alerts
-from batch_assets.sensors.alerts import Cursor, build_alerts_sensor, deliver
+from batch_assets.dagster.sensors import alert_receivers
+from batch_assets.dagster.sensors.alerts import Cursor, build_alerts_sensor, deliver
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.alerts import Alert, AlertKind, add_alerts
 from batch_assets.store.database import now, open_database
+from batch_assets.store.tables import alerts
 from batch_assets.store.tables import alerts as outbox
 
 SHARES = {"share": 0.041, "limit": 0.02, "records": 132}

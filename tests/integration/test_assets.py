@@ -11,11 +11,12 @@ import sqlalchemy as sa
 from factories import BAD, ScriptedEngine, fail_for_good, make_result
 from temp_project import RESULTS, TempProject, find_checks, find_error, find_held, find_materialized
 
-from batch_assets.asset_keys import LLM_OUTPUTS, RESULT_ASSETS, asset_key, load_versions
-from batch_assets.assets import validated_results as validated_module
+from batch_assets.core.asset_names import LLM_OUTPUTS, RESULT_ASSETS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
-from batch_assets.planner import Selection
+from batch_assets.dagster.asset_keys import asset_key, load_versions
+from batch_assets.pipeline import validated_frame as validated_module
+from batch_assets.pipeline.plan import Selection
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.results import VariantKey
@@ -400,12 +401,12 @@ def test_a_frame_that_breaks_its_contract_doesnt_take_the_place_of_a_good_one(
 
 
 def test_a_source_frame_that_breaks_its_contract_is_red(project: TempProject) -> None:
-    from batch_assets.checks.source_records import build_checks
+    from batch_assets.pipeline.checks.source_records import list_checks
     from batch_assets.sources.base import SourceBatch
 
     task, source = project.bind()
     read = source.read(source.list_batches()[0], ["text"])
-    contract = build_checks(task)[1][0]
+    contract = list_checks(task)[0].examine
     assert contract(read).passed
     doubled = SourceBatch(frame=pl.concat([read.frame, read.frame]), malformed=[])
     without = SourceBatch(frame=read.frame.drop("text"), malformed=[])

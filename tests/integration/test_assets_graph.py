@@ -11,8 +11,8 @@ import pytest
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from temp_project import TempProject
 
-from batch_assets.components.project import Project, load_project
-from batch_assets.launches import OUTPUTS_JOB, job_name
+from batch_assets.dagster.project import Project, load_project
+from batch_assets.dagster.runs import job_name
 from batch_assets.settings import Settings
 
 TASKS = ("booking_fields", "ticket_triage")
@@ -177,7 +177,7 @@ def test_a_models_pool_and_tags_reach_the_step_of_its_job(tmp_path: Path, monkey
     definitions = place.load().definitions
     found = {}
     for model in ("m1", "m2"):
-        (node,) = definitions.resolve_job_def(job_name("t", OUTPUTS_JOB, model)).nodes
+        (node,) = definitions.resolve_job_def(job_name("t", model)).nodes
         found[model] = (node.definition.pool, dict(node.definition.tags))
     assert found == {"m1": ("gpu", {"nvidia.com/gpu": "2", "node": "large"}), "m2": ("api", {"node": "small"})}
     asset = definitions.resolve_assets_def(dg.AssetKey(["t", "llm_outputs"]))

@@ -10,9 +10,9 @@ from dagster._core.remote_origin import RemoteJobOrigin
 from factories import ScriptedEngine
 from temp_project import TempProject, find_checks, find_materialized
 
-from batch_assets.assets.backfills import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
-from batch_assets.launches import find_repository
-from batch_assets.partitions import sync_partitions
+from batch_assets.dagster.backfills import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
+from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.runs import find_repository
 from batch_assets.store.leases import LeaseBook
 
 BACKFILL = {"dagster/backfill": "bf1"}

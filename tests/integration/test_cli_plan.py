@@ -9,10 +9,12 @@ from click.testing import CliRunner
 from temp_project import TempProject
 
 from batch_assets.cli.main import cli
-from batch_assets.launches import FAILURE_BUDGET, PLAN_JOB, job_name
-from batch_assets.resources import open_instance
+from batch_assets.core.steps import Step
+from batch_assets.dagster.instance import open_instance
+from batch_assets.dagster.runs import PLAN_JOB, job_name
+from batch_assets.pipeline.dispatch import FAILURE_BUDGET
 from batch_assets.settings import load_settings
-from batch_assets.store.failures import Step, count_failure, load_failing
+from batch_assets.store.failures import count_failure, load_failing
 
 
 @pytest.fixture

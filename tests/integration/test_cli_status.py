@@ -12,7 +12,7 @@ from temp_project import TempProject
 
 from batch_assets.cli.main import FAILING_CHECKS, STOPPED, cli, main
 from batch_assets.core.errors import ConfigError
-from batch_assets.resources import open_instance
+from batch_assets.dagster.instance import open_instance
 from batch_assets.settings import load_settings
 from batch_assets.store.leases import LeaseBook
 

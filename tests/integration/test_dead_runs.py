@@ -16,16 +16,16 @@ from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from factories import run_at_once
 
-from batch_assets.resources import (
+from batch_assets.dagster.dead_runs import (
     HOST_TAG,
     PID_TAG,
     RUN_TAG,
     STARTED_TAG,
     end_dead_runs,
     find_pool_holders,
-    open_instance,
     process_tags,
 )
+from batch_assets.dagster.instance import open_instance
 from batch_assets.settings import Settings
 from batch_assets.store.database import Database, now, open_database
 from batch_assets.store.leases import LEASE_S
@@ -166,7 +166,7 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
     idle_s: int,
     is_ended: bool,
 ) -> None:
-    import batch_assets.resources as resources
+    import batch_assets.pipeline.platform as resources
 
     path = tmp_path / "launcher"
     with socket.socket(socket.AF_UNIX) as server:
@@ -185,7 +185,7 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
 def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
     instance: DagsterInstance, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import batch_assets.resources as resources
+    import batch_assets.pipeline.platform as resources
 
     run_id = start_run(instance, **make_dead_process(), **{GRPC_INFO_TAG: "{}"})
 
@@ -213,7 +213,7 @@ def test_of_a_run_on_another_host_its_leases_tell(
         expires_at = now() + dt.timedelta(seconds=lease_s)
         row = {"task": "t", "batch": "b", "variant": "v", "run_id": run_id, "host": "elsewhere", "pid": 1}
         connection.execute(sa.insert(leases).values(**row, process_started=0.0, expires_at=expires_at))
-    import batch_assets.resources as resources
+    import batch_assets.pipeline.platform as resources
 
     real = resources.time.time
     monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
@@ -224,9 +224,9 @@ def test_of_a_run_on_another_host_its_leases_tell(
 def test_the_sensor_ends_dead_runs_of_a_task_whose_source_is_broken(
     instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batch_assets.components.project import load_project
     from batch_assets.core.errors import SourceError
-    from batch_assets.sensors import sync
+    from batch_assets.dagster.project import load_project
+    from batch_assets.dagster.sensors import sync
     from batch_assets.settings import load_settings
 
     def refuse(*_args: object, **_options: object) -> None:
@@ -244,8 +244,8 @@ def test_the_sensor_ends_dead_runs_of_a_task_whose_source_is_broken(
 def test_the_sensor_registers_new_files_retires_nothing_and_ends_dead_runs(
     instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batch_assets.components.project import load_project
-    from batch_assets.sensors.sync import build_sync_sensor
+    from batch_assets.dagster.project import load_project
+    from batch_assets.dagster.sensors.sync import build_sync_sensor
     from batch_assets.settings import load_settings
 
     monkeypatch.setenv("BATCH_ASSETS_HOME", str(tmp_path / "home"))

@@ -23,16 +23,8 @@ from temp_project import TASK, TempProject
 from batch_assets.cli.doctor import examine
 from batch_assets.cli.main import cli
 from batch_assets.cli.probes.findings import Finding, Level
-from batch_assets.resources import (
-    HOST_TAG,
-    INSTANCE_URL,
-    PID_TAG,
-    RUN_TAG,
-    STARTED_TAG,
-    open_instance,
-    process_tags,
-    render_instance_file,
-)
+from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_TAG, process_tags
+from batch_assets.dagster.instance import INSTANCE_URL, open_instance, render_instance_file
 from batch_assets.settings import load_settings
 from batch_assets.store.database import VERSION_TABLE, now, open_database
 from batch_assets.store.tables import microbatches

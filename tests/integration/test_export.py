@@ -21,16 +21,16 @@ from pydantic import BaseModel
 from rich.console import Console
 from temp_project import TempProject
 
-from batch_assets.asset_keys import VALIDATED_RESULTS
 from batch_assets.cli import export as export_module
 from batch_assets.cli.export import Exported, Exporter, result_columns
 from batch_assets.cli.export_output import Format
 from batch_assets.cli.main import cli
+from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.canonical import digest
 from batch_assets.core.errors import ConfigError, NotReadyError
 from batch_assets.core.tasks import Task
-from batch_assets.planner import Selection
-from batch_assets.resources import open_instance
+from batch_assets.dagster.instance import open_instance
+from batch_assets.pipeline.plan import Selection
 from batch_assets.settings import load_settings
 from batch_assets.store.database import now
 from batch_assets.store.tables import batches, item_owner
@@ -48,9 +48,9 @@ class Words(BaseModel):
 
 
 @pytest.fixture
-def stage(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(tmp_path: Path, store_url: str) -> Iterator[Stage]:
     """Yield a task's place with two files, five records."""
-    made = Stage(tmp_path, store_url, monkeypatch)
+    made = Stage(tmp_path, store_url)
     made.write("b1", ["1", "2", "3"])
     made.write("b2", ["4", "5"])
     yield made
@@ -234,7 +234,7 @@ def test_an_export_sees_one_state_of_the_store_and_tells_of_changes(
 ) -> None:
     task = stage.task()
     stage.run(task)
-    take_over_meanwhile(stage, task, monkeypatch)
+    take_over_meanwhile(stage, task)
     done = export(stage, task, tmp_path / "out")
     assert [r["item_id"] for r in read(tmp_path / "out")] == ["1", "2", "3", "4", "5"]
     assert done.has_changed
@@ -245,7 +245,7 @@ def test_a_strict_export_is_given_up_when_the_task_changes_meanwhile(
 ) -> None:
     task = stage.task()
     stage.run(task)
-    take_over_meanwhile(stage, task, monkeypatch)
+    take_over_meanwhile(stage, task)
     with pytest.raises(NotReadyError, match="changed while it was exported"):
         export(stage, task, tmp_path / "out", strict=True)
     assert not (tmp_path / "out").exists()
@@ -273,7 +273,7 @@ def test_a_bar_is_shown_on_a_terminal_once_it_takes_long(
 @pytest.fixture
 def project(tmp_path: Path, quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
     """Yield a project of two batches and two prompts, run once for v1, whose instance is the command line's."""
-    made = TempProject(quick_path, monkeypatch)
+    made = TempProject(quick_path)
     made.instance.dispose()
     made.write("b1", ["1", "2"])
     made.write("b2", ["3"])

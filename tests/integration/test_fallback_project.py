@@ -10,19 +10,19 @@ from click.testing import CliRunner
 from factories import BAD, ScriptedEngine, make_ids, pass_later
 from temp_project import RESULTS, TempProject, find_materialized
 
-from batch_assets.asset_keys import FALLBACK_OUTPUTS, VALIDATED_RESULTS, asset_key
-from batch_assets.assets.llm_outputs import LLM_OUTPUTS
 from batch_assets.cli.main import cli
+from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, VALIDATED_RESULTS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead
-from batch_assets.launches import FALLBACKS_JOB, OUTPUTS_JOB, job_name
-from batch_assets.planner import Selection
-from batch_assets.resources import open_instance
+from batch_assets.dagster.asset_keys import asset_key
+from batch_assets.dagster.instance import open_instance
+from batch_assets.dagster.runs import job_name
+from batch_assets.pipeline.plan import Selection
 from batch_assets.settings import load_settings
 
 P = "b1|v1--m1"
 FOLLOWS = "t__fallback_follows"
-JOB = job_name("t", FALLBACKS_JOB)
+JOB = job_name("t")
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_the_sensor_asks_the_fallback_once_outputs_are_made_and_then_rests(proje
     assert request.job_name == JOB
     config = request.run_config["ops"][f"{JOB}_op"]["config"]
     assert config == {"partitions": [P, "b1|v2--m1"]}
-    done = project.launch(FALLBACKS_JOB, **config)
+    done = project.launch(**config)
     assert find_materialized(done) == [(FALLBACK_OUTPUTS, P), (FALLBACK_OUTPUTS, "b1|v2--m1")]
     assert project.tick(FOLLOWS).run_requests == []
 
@@ -115,7 +115,7 @@ def test_the_fallback_waits_while_outputs_are_being_made(project: TempProject) -
 
 def test_the_planners_job_launches_the_fallback_when_nothing_else_is_missing(project: TempProject) -> None:
     project.launch_plan(variants=["v1--m1"])
-    assert [job for job, _ in project.queue()] == [job_name("t", OUTPUTS_JOB, "m1")]
+    assert [job for job, _ in project.queue()] == [job_name("t", "m1")]
     project.work_off()
     project.launch_plan(variants=["v1--m1"])
     assert project.queue() == [(JOB, {"partitions": [P]})]
@@ -124,13 +124,13 @@ def test_the_planners_job_launches_the_fallback_when_nothing_else_is_missing(pro
 
 
 def test_a_fallback_that_keeps_failing_is_passed_over(project: TempProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_assets.launches.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("batch_assets.dagster.runs.FIRST_WAIT_S", 0.0)
     project.launch_plan(variants=["v1--m1"])
     project.work_off()
     project.use(ScriptedEngine(), big=ScriptedEngine(default=RuntimeError("it broke")))
     for _ in range(3):
         (request,) = project.tick(FOLLOWS).run_requests or ()
-        assert not project.launch(FALLBACKS_JOB, **request.run_config["ops"][f"{JOB}_op"]["config"]).success
+        assert not project.launch(**request.run_config["ops"][f"{JOB}_op"]["config"]).success
     tick = project.tick(FOLLOWS)
     assert tick.run_requests == []
     assert "1 failed too often: b1|v1--m1" in str(tick.skip_reason)

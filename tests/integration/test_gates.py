@@ -18,7 +18,7 @@ from temp_project import (
 
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.completions import Usage
-from batch_assets.runner import progress as progress_module
+from batch_assets.run import progress as progress_module
 
 P = "b1|v1--m1"
 LIMITS = "Thresholds(max_error_share=0.25, max_invalid_share=0.5, min_records=4)"

@@ -14,14 +14,9 @@ from dagster import DagsterInstance
 from sqlalchemy.engine import URL, make_url
 
 from batch_assets.core.errors import ConfigError, StoreError
-from batch_assets.resources import (
-    INSTANCE_URL,
-    PID_TAG,
-    RUN_TAG,
-    build_platform_resource,
-    install_instance,
-    open_instance,
-)
+from batch_assets.dagster.dead_runs import PID_TAG, RUN_TAG
+from batch_assets.dagster.instance import INSTANCE_URL, install_instance, open_instance
+from batch_assets.dagster.platform_resource import build_platform_resource
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import open_database
 
@@ -183,7 +178,7 @@ def test_an_unchanged_file_follows_the_setting_and_the_template(tmp_path: Path) 
     assert "storage" in yaml.safe_load(install(tmp_path, PG.db_url).read_text())
     assert install(tmp_path).read_text() == first
     head, _, body = first.partition("\n")
-    import batch_assets.resources as resources
+    import batch_assets.pipeline.platform as resources
 
     old = body.replace("max_retries: 3", "max_retries: 1")
     file.write_text(f"{head[: -len(resources._digest(body))]}{resources._digest(old)}\n{old}")

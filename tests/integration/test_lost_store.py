@@ -13,12 +13,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
-from batch_assets import resources
-from batch_assets.assets.lost_store import MAX_RETRIES, outlast_lost_store
 from batch_assets.core.errors import SourceError, StoreError
-from batch_assets.resources import Platform, open_platform, wait_for_database
+from batch_assets.dagster.lost_store import MAX_RETRIES, outlast_lost_store
+from batch_assets.pipeline import platform as resources
+from batch_assets.pipeline.platform import Platform, open_platform
 from batch_assets.settings import Settings
-from batch_assets.store.database import find_refusal, is_connection_lost, open_database
+from batch_assets.store.database import find_refusal, is_connection_lost, open_database, wait_for_database
 
 
 @dataclass

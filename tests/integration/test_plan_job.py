@@ -12,10 +12,12 @@ import sqlalchemy as sa
 from factories import GOOD, ScriptedEngine, fail_for_good
 from temp_project import TempProject, find_error, find_materialized
 
-from batch_assets import launches
 from batch_assets.core.errors import EngineDead
-from batch_assets.launches import FAILURE_BUDGET, PLAN_JOB, RESULTS_JOB, job_name
-from batch_assets.store.failures import Step, count_failure
+from batch_assets.core.steps import Step
+from batch_assets.dagster import runs as launches
+from batch_assets.dagster.runs import PLAN_JOB, job_name
+from batch_assets.pipeline.dispatch import FAILURE_BUDGET
+from batch_assets.store.failures import count_failure
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import failures, leases
 
@@ -271,7 +273,7 @@ def test_results_follow_by_themselves_and_held_ones_do_not(project: TempProject)
     project.launch_plan(variants=["v1--m1"])
     project.work_off()
     (request,) = project.tick(FOLLOW).run_requests or ()
-    assert request.job_name == job_name("t", RESULTS_JOB)
+    assert request.job_name == job_name("t")
     config = request.run_config["ops"]["t__launch_results_op"]["config"]
     assert config == {"partitions": ["b1|v1--m1", "b2|v1--m1"]}
     done = project.launch("results", **config)

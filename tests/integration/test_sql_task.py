@@ -9,8 +9,8 @@ from factories import ScriptedEngine
 from streams import add_rows, execute, make_sql_source, make_table
 from temp_project import TASK, TempProject
 
-from batch_assets.components.yaml_fields import resolve_source
 from batch_assets.core.errors import ConfigError
+from batch_assets.dagster.yaml_fields import resolve_source
 from batch_assets.sources.sql import SqlSource
 from batch_assets.sources.stream import Microbatched
 

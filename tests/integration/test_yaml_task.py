@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from batch_assets.components.project import load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.identity import variant_spec
+from batch_assets.dagster.project import load_project
 from batch_assets.settings import Settings
 from batch_assets.sources.files import FileSource
 
 MODELS = "made_up: {weights: fake, engine: fake}\n"
 PROMPT = "---\ndescription: d\n---\n{{ text }}\n"
 YAML = """\
-type: batch_assets.components.llm_task.LlmTask
+type: batch_assets.dagster.llm_task.LlmTask
 attributes:
   name: yaml_triage
   source: {files: "*.csv", key: id}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_assets.checks import llm_outputs
-from batch_assets.checks.llm_outputs import make_column, subtract
+from batch_assets.pipeline.checks import llm_outputs
+from batch_assets.pipeline.checks.llm_outputs import make_column, subtract
 
 ids = st.sets(st.text(st.characters(codec="utf-8"), max_size=4), max_size=40)
 

@@ -8,7 +8,7 @@ import pytest
 from dagster import DagsterEvent, DagsterRun
 
 from batch_assets.core.errors import ConfigError, EngineDead, TooManyErrors
-from batch_assets.sensors.alert_messages import MAX_BODY, MAX_LINE, compose, tell_check, tell_failed_run
+from batch_assets.dagster.sensors.alert_messages import MAX_BODY, MAX_LINE, compose, format_check, format_failed_run
 from batch_assets.store.alerts import Alert, AlertKind
 
 UI = "http://ui"
@@ -18,7 +18,7 @@ SHARES = {"share": 0.0412345, "limit": 0.02, "records": 132}
 def check(metadata: Mapping[str, Any] | None = None, **fields: Any) -> Alert:
     given: dict[str, Any] = {"check_name": "error_share", "passed": False, "partition": "b1|v1--m1", **fields}
     evaluation = dg.AssetCheckEvaluation(asset_key=dg.AssetKey(["t", "llm_outputs"]), metadata=metadata, **given)
-    return tell_check(evaluation, "run-1", UI)
+    return format_check(evaluation, "run-1", UI)
 
 
 def fail_with(raiser: Callable[[], None]) -> DagsterEvent:
@@ -40,7 +40,7 @@ def fail_with(raiser: Callable[[], None]) -> DagsterEvent:
 
 def run_alert(failure: DagsterEvent | None = None, **fields: Any) -> Alert:
     given: dict[str, Any] = {"job_name": "ticket__triage__launch_outputs", "run_id": "run-1", **fields}
-    return tell_failed_run(DagsterRun(**given), failure, UI)
+    return format_failed_run(DagsterRun(**given), failure, UI)
 
 
 def config(**fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from apprise import OverflowMode
 from apprise.logger import logger
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.sensors.alert_receivers import check_alert_urls
+from batch_assets.dagster.sensors.alert_receivers import check_alert_urls
 
 MAIL = "mailto://user:s3cr3t-pass@gmail.com"
 SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"

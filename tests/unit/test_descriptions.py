@@ -3,8 +3,8 @@
 import dagster as dg
 import pytest
 
-from batch_assets.components.project import Project, load_project
-from batch_assets.launches import PLAN_JOB
+from batch_assets.dagster.project import Project, load_project
+from batch_assets.dagster.runs import PLAN_JOB
 from batch_assets.settings import Settings
 
 FOR_ALL = {PLAN_JOB, "alerts"}

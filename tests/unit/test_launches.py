@@ -8,29 +8,21 @@ import pytest
 from factories import make_task
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.launches import (
-    FAILURE_BUDGET,
-    Choice,
-    InFlight,
-    check_job_names,
-    choose,
-    job_name,
-    op_config,
-    op_name,
-    wait_after,
-)
-from batch_assets.partitions import PartitionKey
-from batch_assets.planner import Need, Plan
+from batch_assets.core.partition_keys import PartitionKey
+from batch_assets.core.steps import Step
+from batch_assets.dagster.runs import check_job_names, job_name, op_config, op_name
+from batch_assets.pipeline.dispatch import FAILURE_BUDGET, Choice, InFlight, choose, wait_after
+from batch_assets.pipeline.plan import PartitionNeed, Plan
 from batch_assets.sources.base import BatchRef
-from batch_assets.store.failures import Failing, Step
+from batch_assets.store.failures import Failing
 
 NOW = dt.datetime(2026, 11, 29, 12, tzinfo=dt.UTC)
 LONG_AGO = NOW - dt.timedelta(days=1)
 P1, P2 = PartitionKey("b1", "v1--m1"), PartitionKey("b2", "v1--m1")
 
 
-def need(partition: PartitionKey = P1, **fields: object) -> Need:
-    return Need(partition=partition, fingerprint="wanted", missing=1, **fields)
+def need(partition: PartitionKey = P1, **fields: object) -> PartitionNeed:
+    return PartitionNeed(partition=partition, fingerprint="wanted", missing=1, **fields)
 
 
 def fail(
@@ -53,20 +45,20 @@ def look(
 
 
 def test_all_that_is_needed_is_launched(tmp_path: Path) -> None:
-    ref = BatchRef(batch="b3", locator="b3.csv", stamp="1")
+    ref = BatchRef(batch="b3", locator="b3.csv", change_token="1")
     found = look(tmp_path, needs=(need(P1), need(P2)), unfrozen=(ref,), outdated=(P1,), versions={P1: "f.c"})
     assert [n.partition for n in found.needs] == [P1, P2]
     assert found.unfrozen == (ref,)
     assert found.outdated == (P1,)
     assert not found.is_empty
-    assert look(tmp_path).tell() == "nothing is missing or stale"
+    assert look(tmp_path).format_summary() == "nothing is missing or stale"
 
 
 def test_what_is_leased_or_on_the_list_of_a_run_is_busy(tmp_path: Path) -> None:
     in_flight = InFlight(partitions={Step.OUTPUTS: frozenset({str(P2)})})
     found = look(tmp_path, in_flight=in_flight, needs=(need(P1, leased_by="r"), need(P2)))
     assert (found.needs, found.busy) == ((), 2)
-    assert found.tell() == "2 partitions are at work or in the queue"
+    assert found.format_summary() == "2 partitions are at work or in the queue"
 
 
 def test_a_list_for_another_step_keeps_nobody_busy(tmp_path: Path) -> None:
@@ -79,7 +71,7 @@ def test_a_partition_that_failed_as_often_as_the_budget_allows_is_held(
     tmp_path: Path, failures: int, is_held: bool
 ) -> None:
     found = look(tmp_path, fail(failures=failures), needs=(need(),))
-    assert bool(found.held) == is_held
+    assert bool(found.over_budget) == is_held
     assert bool(found.needs) != is_held
     assert look(tmp_path, fail(failures=failures), needs=(need(),), budget=failures + 1).needs
 
@@ -111,7 +103,7 @@ def test_a_gate_that_refused_results_is_not_asked_again_until_the_output_changes
     failing = fail(step=Step.RESULTS, wanted="f.c")
     held = look(tmp_path, failing, outdated=(P1,), versions={P1: "f.c"})
     assert held.is_empty
-    assert held.tell() == "1 have results that a check holds back: b1|v1--m1"
+    assert held.format_summary() == "1 have results that a check holds back: b1|v1--m1"
     assert look(tmp_path, failing, outdated=(P1,), versions={P1: "f.d"}).outdated == (P1,)
 
 
@@ -119,7 +111,7 @@ def test_a_gate_that_refused_results_is_not_asked_again_until_the_output_changes
     ("age_s", "is_settled"), [(0, False), (9.9, False), (10, True), (-9.9, False), (-10, True), (-3600, True)]
 )
 def test_a_file_that_was_just_written_waits(tmp_path: Path, age_s: float, is_settled: bool) -> None:
-    ref = BatchRef(batch="b1", locator="", stamp="1", changed_at=NOW.timestamp() - age_s, settle_s=10)
+    ref = BatchRef(batch="b1", locator="", change_token="1", changed_at=NOW.timestamp() - age_s, settle_s=10)
     found = look(tmp_path, unfrozen=(ref,))
     assert bool(found.unfrozen) == is_settled
     assert found.unsettled == (() if is_settled else ("b1",))
@@ -128,18 +120,18 @@ def test_a_file_that_was_just_written_waits(tmp_path: Path, age_s: float, is_set
 
 def test_a_broken_file_is_held_until_it_changes(tmp_path: Path) -> None:
     failing = fail("b1", FAILURE_BUDGET, Step.SOURCES, wanted="12:34")
-    assert look(tmp_path, failing, unfrozen=(BatchRef(batch="b1", locator="", stamp="12:34"),)).is_empty
-    assert look(tmp_path, failing, unfrozen=(BatchRef(batch="b1", locator="", stamp="12:35"),)).unfrozen
+    assert look(tmp_path, failing, unfrozen=(BatchRef(batch="b1", locator="", change_token="12:34"),)).is_empty
+    assert look(tmp_path, failing, unfrozen=(BatchRef(batch="b1", locator="", change_token="12:35"),)).unfrozen
 
 
 def test_partitions_of_a_batch_that_is_to_be_frozen_come_later(tmp_path: Path) -> None:
-    found = look(tmp_path, needs=(need(P1), need(P2)), unfrozen=(BatchRef(batch="b1", locator="", stamp="1"),))
+    found = look(tmp_path, needs=(need(P1), need(P2)), unfrozen=(BatchRef(batch="b1", locator="", change_token="1"),))
     assert [n.partition for n in found.needs] == [P2]
 
 
 def test_names_of_jobs_and_ops() -> None:
-    assert job_name("t", "outputs", "qwen-2.5") == "t__launch_outputs__qwen_2_5"
-    assert op_name(job_name("t", "sources")) == "t__launch_sources_op"
+    assert job_name("t", Step.OUTPUTS, "qwen-2.5") == "t__launch_outputs__qwen_2_5"
+    assert op_name(job_name("t", Step.SOURCES)) == "t__launch_sources_op"
     assert op_config("j", {"a": 1}) == {"ops": {"j_op": {"config": {"a": 1}}}}
 
 

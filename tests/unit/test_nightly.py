@@ -12,8 +12,8 @@ from factories import make_task
 from pydantic import ValidationError
 
 from batch_assets.core.tasks import Nightly
-from batch_assets.launches import PLAN_JOB
-from batch_assets.schedules.nightly import build_nightly_schedule
+from batch_assets.dagster.runs import PLAN_JOB
+from batch_assets.dagster.schedules import build_nightly_schedule
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SPRING, AUTUMN = dt.date(2026, 3, 29), dt.date(2026, 10, 25)  # 02:00 to 03:00 doesn't come; it comes twice

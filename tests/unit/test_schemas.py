@@ -11,7 +11,12 @@ import pytest
 from pydantic import BaseModel, Field
 
 from batch_assets.engines.fake import make_value
-from batch_assets.schemas import OUTPUT_PREFIX, answer_columns, source_records_schema, validated_results_schema
+from batch_assets.pipeline.frame_schemas import (
+    OUTPUT_PREFIX,
+    answer_columns,
+    source_records_schema,
+    validated_results_schema,
+)
 
 
 class Colour(enum.StrEnum):

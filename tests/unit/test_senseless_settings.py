@@ -10,9 +10,9 @@ from factories import write_prompt
 
 from batch_assets.cli.main import cli
 from batch_assets.cli.terminal import quiet
-from batch_assets.components.project import load_project
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import load_models
+from batch_assets.dagster.project import load_project
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import open_database
 
@@ -21,7 +21,7 @@ PYTHON = """
 import dagster as dg
 from pydantic import BaseModel
 
-from batch_assets.components.llm_task import LlmTask
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.core.attempts import RetryPolicy
 from batch_assets.core.tasks import Nightly, Thresholds
 from batch_assets.sources.files import FileSource
@@ -37,7 +37,7 @@ def t(_context) -> LlmTask:
     return LlmTask(name="t", output=Answer, **(fields | dict({fields})))
 """
 YAML = """
-type: batch_assets.components.llm_task.LlmTask
+type: batch_assets.dagster.llm_task.LlmTask
 attributes:
   name: t
   source: {files: "*.csv"}

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.engines import smollm2
-from batch_assets.engines.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES, convert_gguf
+from batch_assets.demo_model import smollm2
+from batch_assets.demo_model.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES, convert_gguf
 
 GGUF_BYTES = b"stands in for the weights"
 

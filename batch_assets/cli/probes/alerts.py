@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from batch_assets.cli.probes.findings import Finding, Level, count
-from batch_assets.sensors.alert_receivers import VARIABLE, check_alert_urls
+from batch_assets.dagster.sensors.alert_receivers import VARIABLE, check_alert_urls
 from batch_assets.settings import Settings
 from batch_assets.store.tables import alerts
 

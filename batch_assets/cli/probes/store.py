@@ -62,16 +62,16 @@ def probe_store(settings: Settings) -> Iterator[Finding]:
     try:
         with open_for_reading(settings) as connection:
             if connection is None:
-                yield _look_at_new(settings, place)
+                yield _probe_new(settings, place)
                 return
             yield Finding(about="store", says=place + _measure(settings))
             revision = find_revision(connection)
-            yield look_at_revision(revision)
+            yield probe_revision(revision)
             if revision is not None:
                 yield _count(connection)
             if connection.dialect.name == "postgresql":
                 there = connection.scalar(sa.select(sa.func.clock_timestamp()))
-                yield look_at_clocks(now(), there)
+                yield probe_clocks(now(), there)
     except StoreError as e:
         mend = (
             "start the server, or correct BATCH_ASSETS_DB_URL and BATCH_ASSETS_DB_PASSWORD"
@@ -96,7 +96,7 @@ def find_revision(connection: sa.Connection) -> str | None:
     return None
 
 
-def look_at_revision(revision: str | None) -> Finding:
+def probe_revision(revision: str | None) -> Finding:
     """Return how a schema stands to the one that this version writes."""
     script = ScriptDirectory(str(_MIGRATIONS))
     head = script.get_current_head()
@@ -114,7 +114,7 @@ def look_at_revision(revision: str | None) -> Finding:
     )
 
 
-def look_at_clocks(here: dt.datetime, there: dt.datetime | None) -> Finding:
+def probe_clocks(here: dt.datetime, there: dt.datetime | None) -> Finding:
     """Return whether this host's clock and the server's agree."""
     apart_s = 0.0 if there is None else abs((here - there).total_seconds())
     level = Level.WRONG if apart_s > CLOCK_WRONG_S else Level.WARN if apart_s > CLOCK_WARN_S else Level.OK
@@ -122,7 +122,7 @@ def look_at_clocks(here: dt.datetime, there: dt.datetime | None) -> Finding:
     return Finding(about="store", says=f"its clock is {apart_s:.1f} s from ours", level=level, mend=mend)
 
 
-def _look_at_new(settings: Settings, place: str) -> Finding:
+def _probe_new(settings: Settings, place: str) -> Finding:
     path = Path(parse_url(settings.store_url).database or "")
     folder = find_existing(path.parent)
     if os.access(folder, os.W_OK):

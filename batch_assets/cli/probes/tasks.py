@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from batch_assets.cli.probes.findings import Finding, Level, count, first_line
-from batch_assets.components.project import Project, load_project
 from batch_assets.core.errors import BatchAssetsError
+from batch_assets.dagster.project import Project, load_project
 from batch_assets.settings import Settings
 from batch_assets.sources.stream import Microbatched
 from batch_assets.store.tables import microbatches

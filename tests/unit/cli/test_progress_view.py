@@ -8,7 +8,7 @@ from rich.console import Console
 
 from batch_assets.cli import terminal
 from batch_assets.cli.terminal import ProgressView
-from batch_assets.runner.work import Progress, Tally
+from batch_assets.run.partition_run import Progress, Tally
 
 
 def show(*progresses: Progress, is_terminal: bool) -> str:

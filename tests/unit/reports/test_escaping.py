@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
-import dagster as dg
 import polars as pl
 import pytest
 from factories import make_platform, make_task
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from batch_assets.assets.llm_outputs import tabulate_failures
-from batch_assets.assets.variant_specs import specify
-from batch_assets.checks.contracts import check_contract
-from batch_assets.checks.source_records import check_lines
 from batch_assets.cli.launch import FailedCheck, RunSummary
 from batch_assets.cli.show import print_record, print_summary
 from batch_assets.cli.terminal import ProgressView
-from batch_assets.schemas import source_records_schema
+from batch_assets.core.outcomes import Markdown
+from batch_assets.dagster.events import to_metadata
+from batch_assets.pipeline.ask_partitions import tabulate_failures
+from batch_assets.pipeline.checks.frame_contract import hold_to_contract
+from batch_assets.pipeline.checks.source_records import count_lines
+from batch_assets.pipeline.describe_variants import describe_variants
+from batch_assets.pipeline.frame_schemas import source_records_schema
 from batch_assets.sources.base import SourceBatch
 
 HOSTILE = [
@@ -62,9 +63,9 @@ class Tags(HTMLParser):
 
 def assert_all_is_code(value: object, *words: str) -> None:
     """Render what goes into the web UI as Markdown, raw HTML allowed; nothing but code may come of a record's text."""
-    assert isinstance(value, dg.MarkdownMetadataValue)
+    assert isinstance(value, Markdown)
     tags = Tags()
-    tags.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(value.md_str))
+    tags.feed(MarkdownIt("commonmark", {"html": True}).enable("table").render(value.text))
     assert tags.found <= HARMLESS
     assert all(w in tags.code for w in words), "it is shown"
 
@@ -75,32 +76,33 @@ def test_a_records_text_in_a_finding_is_code(text: str) -> None:
         {"item_id": [text, text], "text": ["x", "y"], "source_line": [1, 2]},
         schema={"item_id": pl.String, "text": pl.String, "source_line": pl.Int64},
     )
-    found = check_contract(frame, source_records_schema(("text",)))
+    found = hold_to_contract(frame, source_records_schema(("text",)))
     assert not found.passed
-    assert_all_is_code(found.metadata["first"], "item_id")
+    assert_all_is_code(found.figures["first"], "item_id")
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_the_reason_why_a_line_was_set_aside_is_code(text: str) -> None:
-    found = check_lines(SourceBatch(frame=pl.DataFrame(), malformed=[(3, text), (4, text)]))
-    assert_all_is_code(found.metadata["first"], text.split()[-1].replace("`", "'"))
+    found = count_lines(SourceBatch(frame=pl.DataFrame(), malformed=[(3, text), (4, text)]))
+    assert_all_is_code(found.figures["first"], text.split()[-1].replace("`", "'"))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_prompt_is_shown_as_code(tmp_path: Path, text: str) -> None:
     task = make_task(tmp_path / "prompts", prompts={"v1": f"{text}\n{{{{ text }}}}"})
     platform = make_platform(tmp_path)
-    (stamp,) = specify(task, platform, ["v1--m1"])
+    (made,) = describe_variants(task, platform, ["v1--m1"])
     platform.database.close()
-    assert_all_is_code(stamp.metadata["prompt"], "{{ text }}")
-    assert isinstance(stamp.metadata["system"], dg.TextMetadataValue)
+    assert_all_is_code(made.figures["prompt"], "{{ text }}")
+    assert made.figures["system"] == "Answer."
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_failures_are_cells_of_a_table_which_the_web_ui_shows_as_they_are(text: str) -> None:
     table = tabulate_failures([(text, "error", "bad_request", text)])
-    assert [r.data["error"] for r in table.records] == [text]
-    assert {c.type for c in table.schema.columns} == {"string"}
+    shown = to_metadata({"first_failures": table})["first_failures"]
+    assert [r.data["error"] for r in shown.records] == [text]
+    assert {c.type for c in shown.schema.columns} == {"string"}
 
 
 def test_a_terminal_gets_no_commands_from_an_answer() -> None:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from batch_assets.core.models import Sampling
 from batch_assets.core.requests import Request
-from batch_assets.runner import ask_queue
-from batch_assets.runner.ask_queue import AskQueue
-from batch_assets.runner.retry_budget import RetryBudget
-from batch_assets.runner.work import Ask
+from batch_assets.run import send_queue as ask_queue
+from batch_assets.run.partition_run import Ask
+from batch_assets.run.retry_budget import RetryBudget
+from batch_assets.run.send_queue import SendQueue
 
 PARTITION: Any = object()
 """The queue never looks at it."""
@@ -55,11 +55,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def queue(clock: Clock) -> AskQueue:
-    return AskQueue()
+def queue(clock: Clock) -> SendQueue:
+    return SendQueue()
 
 
-def test_asks_are_sent_in_their_order_as_far_as_there_is_room(queue: AskQueue) -> None:
+def test_asks_are_sent_in_their_order_as_far_as_there_is_room(queue: SendQueue) -> None:
     for item_id in "abcde":
         queue.add(make_ask(item_id))
     assert (len(queue), queue.ready) == (5, 5)
@@ -73,7 +73,7 @@ def test_asks_are_sent_in_their_order_as_far_as_there_is_room(queue: AskQueue) -
 # Equal questions
 
 
-def test_of_equal_questions_the_first_is_asked_and_the_others_take_its_answer(queue: AskQueue) -> None:
+def test_of_equal_questions_the_first_is_asked_and_the_others_take_its_answer(queue: SendQueue) -> None:
     for item_id, key in [("a", "x"), ("b", "x"), ("c", "y"), ("d", "x")]:
         queue.add(make_ask(item_id, key))
     leader, other = queue.choose(9, [], is_last=True)
@@ -83,7 +83,7 @@ def test_of_equal_questions_the_first_is_asked_and_the_others_take_its_answer(qu
     assert len(queue) == 0
 
 
-def test_a_question_follows_one_that_is_in_flight_or_waits_for_its_backoff(queue: AskQueue, clock: Clock) -> None:
+def test_a_question_follows_one_that_is_in_flight_or_waits_for_its_backoff(queue: SendQueue, clock: Clock) -> None:
     queue.add(make_ask("a", "x"))
     [leader] = queue.choose(9, [], is_last=False)
     queue.add(make_ask("b", "x"))
@@ -95,7 +95,7 @@ def test_a_question_follows_one_that_is_in_flight_or_waits_for_its_backoff(queue
     assert names(queue.settle(leader, is_shared=True)) == ["b", "c"]
 
 
-def test_where_the_answer_is_not_shared_the_first_follower_asks_and_leads_the_others(queue: AskQueue) -> None:
+def test_where_the_answer_is_not_shared_the_first_follower_asks_and_leads_the_others(queue: SendQueue) -> None:
     for item_id in "abc":
         queue.add(make_ask(item_id, "x"))
     [leader] = queue.choose(9, [], is_last=True)
@@ -107,7 +107,7 @@ def test_where_the_answer_is_not_shared_the_first_follower_asks_and_leads_the_ot
     assert names(queue.settle(heir, is_shared=True)) == ["c", "d"]
 
 
-def test_a_question_that_is_settled_can_be_asked_again(queue: AskQueue) -> None:
+def test_a_question_that_is_settled_can_be_asked_again(queue: SendQueue) -> None:
     queue.add(make_ask("a", "x"))
     [first] = queue.choose(9, [], is_last=True)
     assert queue.settle(first, is_shared=True) == []
@@ -118,7 +118,7 @@ def test_a_question_that_is_settled_can_be_asked_again(queue: AskQueue) -> None:
 # Backoff
 
 
-def test_a_delayed_ask_holds_no_place_and_comes_back_first(queue: AskQueue, clock: Clock) -> None:
+def test_a_delayed_ask_holds_no_place_and_comes_back_first(queue: SendQueue, clock: Clock) -> None:
     for item_id in "abcd":
         queue.add(make_ask(item_id))
     a, b = queue.choose(2, [], is_last=False)
@@ -133,7 +133,7 @@ def test_a_delayed_ask_holds_no_place_and_comes_back_first(queue: AskQueue, cloc
     assert queue.next_due_s() is None
 
 
-def test_an_ask_is_not_sent_before_its_backoff_is_over(queue: AskQueue, clock: Clock) -> None:
+def test_an_ask_is_not_sent_before_its_backoff_is_over(queue: SendQueue, clock: Clock) -> None:
     queue.add(make_ask("a"))
     [ask] = queue.choose(9, [], is_last=True)
     queue.delay(ask, 1)
@@ -147,7 +147,7 @@ def test_an_ask_is_not_sent_before_its_backoff_is_over(queue: AskQueue, clock: C
 # Suspects
 
 
-def test_suspects_are_sent_when_nothing_else_is_left_and_one_at_a_time(queue: AskQueue) -> None:
+def test_suspects_are_sent_when_nothing_else_is_left_and_one_at_a_time(queue: SendQueue) -> None:
     for item_id, is_suspect in [("s", True), ("a", False), ("t", True), ("b", False)]:
         queue.add(make_ask(item_id, is_suspect=is_suspect))
     assert queue.ready == 2
@@ -161,7 +161,7 @@ def test_suspects_are_sent_when_nothing_else_is_left_and_one_at_a_time(queue: As
     assert names(queue.choose(9, [], is_last=True)) == ["t"]
 
 
-def test_a_suspect_waits_for_those_that_wait_for_their_backoff(queue: AskQueue, clock: Clock) -> None:
+def test_a_suspect_waits_for_those_that_wait_for_their_backoff(queue: SendQueue, clock: Clock) -> None:
     queue.add(make_ask("a"))
     [ask] = queue.choose(9, [], is_last=True)
     queue.add(make_ask("s", is_suspect=True))
@@ -171,7 +171,7 @@ def test_a_suspect_waits_for_those_that_wait_for_their_backoff(queue: AskQueue, 
     assert queue.choose(9, [], is_last=True) == [ask]
 
 
-def test_nothing_is_sent_beside_a_suspect(queue: AskQueue) -> None:
+def test_nothing_is_sent_beside_a_suspect(queue: SendQueue) -> None:
     queue.add(make_ask("s", is_suspect=True))
     [suspect] = queue.choose(9, [], is_last=True)
     queue.add(make_ask("a"))
@@ -179,7 +179,7 @@ def test_nothing_is_sent_beside_a_suspect(queue: AskQueue) -> None:
     assert names(queue.choose(9, [], is_last=True)) == ["a"]
 
 
-def test_a_suspect_that_failed_for_now_stays_a_suspect(queue: AskQueue, clock: Clock) -> None:
+def test_a_suspect_that_failed_for_now_stays_a_suspect(queue: SendQueue, clock: Clock) -> None:
     queue.add(make_ask("s", is_suspect=True))
     [suspect] = queue.choose(9, [], is_last=True)
     queue.delay(suspect, 1)
@@ -189,7 +189,7 @@ def test_a_suspect_that_failed_for_now_stays_a_suspect(queue: AskQueue, clock: C
     assert queue.choose(9, [], is_last=True) == [suspect]
 
 
-def test_the_heir_of_a_suspect_is_none_if_it_never_died(queue: AskQueue) -> None:
+def test_the_heir_of_a_suspect_is_none_if_it_never_died(queue: SendQueue) -> None:
     queue.add(make_ask("s", "x", is_suspect=True))
     queue.add(make_ask("a", "x"))
     [suspect] = queue.choose(9, [], is_last=True)
@@ -206,7 +206,7 @@ class Simulation:
     def __init__(self, rng: random.Random, clock: Clock) -> None:
         self.rng = rng
         self.clock = clock
-        self.queue = AskQueue()
+        self.queue = SendQueue()
         self.in_flight: list[Ask] = []
         self.ended: Counter[str] = Counter()
         self.due: dict[str, float] = {}
@@ -283,7 +283,7 @@ def test_a_failed_ask_waits_until_the_runs_budget_pays_for_it(clock: Clock) -> N
             return 0.0 if self.left > 0 else 3.0
 
     budget = Budget()
-    queue = AskQueue(budget)
+    queue = SendQueue(budget)
     for item_id in "ab":
         queue.delay(make_ask(item_id), 1.0)
     clock.at += 1.0
@@ -296,7 +296,7 @@ def test_a_failed_ask_waits_until_the_runs_budget_pays_for_it(clock: Clock) -> N
 def test_a_probe_is_any_of_those_that_wait_and_the_others_keep_their_places(clock: Clock) -> None:
     first: set[str] = set()
     for seed in range(60):
-        queue = AskQueue(rng=random.Random(seed))
+        queue = SendQueue(rng=random.Random(seed))
         for item_id in "abcde":
             queue.add(make_ask(item_id))
         (probe,) = names(queue.choose(1, [], is_last=False, is_probe=True))

@@ -6,14 +6,14 @@ import pytest
 from factories import pass_later
 
 from batch_assets.core.errors import EngineDead, RequestFailed
-from batch_assets.runner.breaker import (
+from batch_assets.run.circuit_breaker import (
     FEW_LEFT,
     LONGEST_PAUSE_S,
     LOST_CONNECTIONS,
     PROBES_TO_CLOSE,
     SLOW_FAILURES,
     SPELL_FAILURES,
-    Breaker,
+    CircuitBreaker,
 )
 
 LIMIT_S = 60.0
@@ -33,55 +33,55 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def breaker(clock: Clock) -> Breaker:
-    return Breaker(LIMIT_S, 1.0, clock)
+def breaker(clock: Clock) -> CircuitBreaker:
+    return CircuitBreaker(LIMIT_S, 1.0, clock)
 
 
-def fail_times(breaker: Breaker, times: int, kind: str = "server_error") -> list[bool]:
-    return [breaker.hear_failure(object(), pass_later(kind)) for _ in range(times)]
+def fail_times(breaker: CircuitBreaker, times: int, kind: str = "server_error") -> list[bool]:
+    return [breaker.record_failure(object(), pass_later(kind)) for _ in range(times)]
 
 
-def probe(breaker: Breaker, clock: Clock, failure: RequestFailed | None = None) -> float:
+def probe(breaker: CircuitBreaker, clock: Clock, failure: RequestFailed | None = None) -> float:
     """Wait for the next probe, send it, let it answer or fail; return how long the pause was."""
     waited_s = breaker.pause_s()
     assert waited_s is not None
     clock.at += waited_s
     assert breaker.free(64, 0) == 1
     ask = object()
-    breaker.note_sent(ask)
+    breaker.record_sent(ask)
     assert (breaker.free(64, 0), breaker.pause_s()) == (0, 0.0), "one at a time"
     if failure is None:
-        breaker.hear_answer(ask)
+        breaker.record_answer(ask)
     else:
-        assert breaker.hear_failure(ask, failure) is False
+        assert breaker.record_failure(ask, failure) is False
     return waited_s
 
 
-def test_a_closed_one_lets_the_whole_window_through(breaker: Breaker) -> None:
+def test_a_closed_one_lets_the_whole_window_through(breaker: CircuitBreaker) -> None:
     assert (breaker.free(64, 0), breaker.free(64, 60), breaker.free(64, 70)) == (64, 4, 0)
     assert (breaker.is_open, breaker.pause_s()) == (False, None)
 
 
-def test_failures_in_a_row_open_it_and_the_last_of_them_is_charged_to_nobody(breaker: Breaker) -> None:
+def test_failures_in_a_row_open_it_and_the_last_of_them_is_charged_to_nobody(breaker: CircuitBreaker) -> None:
     assert fail_times(breaker, SPELL_FAILURES) == [True] * (SPELL_FAILURES - 1) + [False]
     assert breaker.is_open
     assert breaker.free(64, 0) == 0
 
 
 @pytest.mark.parametrize("kind", ["rate_limited", "connection", "dropped"])
-def test_what_a_record_has_little_to_do_with_is_charged_to_nobody(breaker: Breaker, kind: str) -> None:
+def test_what_a_record_has_little_to_do_with_is_charged_to_nobody(breaker: CircuitBreaker, kind: str) -> None:
     assert fail_times(breaker, 4, kind) == [False] * 4
 
 
 @pytest.mark.parametrize("kind", ["connection", "dropped"])
-def test_few_lost_connections_open_it(breaker: Breaker, kind: str) -> None:
+def test_few_lost_connections_open_it(breaker: CircuitBreaker, kind: str) -> None:
     fail_times(breaker, LOST_CONNECTIONS - 1, kind)
     assert not breaker.is_open
     fail_times(breaker, 1, kind)
     assert breaker.is_open
 
 
-def test_few_failures_that_take_long_open_it(breaker: Breaker, clock: Clock) -> None:
+def test_few_failures_that_take_long_open_it(breaker: CircuitBreaker, clock: Clock) -> None:
     for n in range(SLOW_FAILURES):
         assert not breaker.is_open, n
         fail_times(breaker, 1, "timeout")
@@ -91,7 +91,7 @@ def test_few_failures_that_take_long_open_it(breaker: Breaker, clock: Clock) -> 
 
 def test_a_server_that_fails_four_in_five_opens_it_and_one_that_fails_one_in_ten_never_does(clock: Clock) -> None:
     rng = random.Random(1)
-    sick, well = Breaker(LIMIT_S, 1.0, clock), Breaker(LIMIT_S, 1.0, clock)
+    sick, well = CircuitBreaker(LIMIT_S, 1.0, clock), CircuitBreaker(LIMIT_S, 1.0, clock)
     for _ in range(400):
         for breaker, share in ((sick, 0.8), (well, 0.1)):
             if breaker.is_open:
@@ -99,17 +99,17 @@ def test_a_server_that_fails_four_in_five_opens_it_and_one_that_fails_one_in_ten
             if rng.random() < share:
                 fail_times(breaker, 1)
             else:
-                breaker.hear_answer(object())
+                breaker.record_answer(object())
     assert (sick.is_open, well.is_open) == (True, False)
 
 
-def test_pauses_grow_with_each_failed_probe_up_to_a_limit(breaker: Breaker, clock: Clock) -> None:
+def test_pauses_grow_with_each_failed_probe_up_to_a_limit(breaker: CircuitBreaker, clock: Clock) -> None:
     fail_times(breaker, SPELL_FAILURES)
     pauses = [probe(breaker, clock, pass_later()) for _ in range(7)]
     assert pauses == [1, 2, 4, 8, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
-def test_a_servers_retry_after_makes_the_pause_longer(breaker: Breaker, clock: Clock) -> None:
+def test_a_servers_retry_after_makes_the_pause_longer(breaker: CircuitBreaker, clock: Clock) -> None:
     fail_times(breaker, SPELL_FAILURES)
     later = RequestFailed("rate_limited", "x", is_passing=True, retry_after_s=30)
     probe(breaker, clock, later)
@@ -117,7 +117,7 @@ def test_a_servers_retry_after_makes_the_pause_longer(breaker: Breaker, clock: C
 
 
 def test_answers_in_a_row_close_it_with_no_pause_between_and_the_window_is_whole_again(
-    breaker: Breaker, clock: Clock
+    breaker: CircuitBreaker, clock: Clock
 ) -> None:
     fail_times(breaker, SPELL_FAILURES)
     assert [probe(breaker, clock) for _ in range(PROBES_TO_CLOSE)] == [1, 0, 0]
@@ -125,7 +125,7 @@ def test_answers_in_a_row_close_it_with_no_pause_between_and_the_window_is_whole
     assert fail_times(breaker, 1) == [True], "and records answer for themselves again"
 
 
-def test_a_failure_between_two_answers_keeps_it_open(breaker: Breaker, clock: Clock) -> None:
+def test_a_failure_between_two_answers_keeps_it_open(breaker: CircuitBreaker, clock: Clock) -> None:
     fail_times(breaker, SPELL_FAILURES)
     for _ in range(5):
         probe(breaker, clock)
@@ -134,14 +134,16 @@ def test_a_failure_between_two_answers_keeps_it_open(breaker: Breaker, clock: Cl
         assert breaker.is_open
 
 
-def test_answers_of_what_was_in_flight_before_close_it_too(breaker: Breaker) -> None:
+def test_answers_of_what_was_in_flight_before_close_it_too(breaker: CircuitBreaker) -> None:
     fail_times(breaker, SPELL_FAILURES)
     for _ in range(PROBES_TO_CLOSE):
-        breaker.hear_answer(object())
+        breaker.record_answer(object())
     assert not breaker.is_open
 
 
-def test_what_was_in_flight_before_and_fails_is_charged_to_nobody_and_lengthens_no_pause(breaker: Breaker) -> None:
+def test_what_was_in_flight_before_and_fails_is_charged_to_nobody_and_lengthens_no_pause(
+    breaker: CircuitBreaker,
+) -> None:
     fail_times(breaker, SPELL_FAILURES)
     before = breaker.pause_s()
     assert fail_times(breaker, 30) == [False] * 30
@@ -150,7 +152,7 @@ def test_what_was_in_flight_before_and_fails_is_charged_to_nobody_and_lengthens_
 
 @pytest.mark.parametrize("kind", ["server_error", "timeout", "connection", "rate_limited"])
 def test_a_server_that_answers_nothing_stops_the_run_within_a_minute_of_its_first_failure(
-    breaker: Breaker, clock: Clock, kind: str
+    breaker: CircuitBreaker, clock: Clock, kind: str
 ) -> None:
     fail_times(breaker, SPELL_FAILURES, kind)
     stopped_after_s = None
@@ -168,13 +170,13 @@ def test_a_server_that_answers_nothing_stops_the_run_within_a_minute_of_its_firs
     assert stopped_after_s == LIMIT_S
 
 
-def test_a_closed_one_stops_nothing_however_long_ago_the_last_answer_was(breaker: Breaker, clock: Clock) -> None:
+def test_a_closed_one_stops_nothing_however_long_ago_the_last_answer_was(breaker: CircuitBreaker, clock: Clock) -> None:
     fail_times(breaker, 4)
     clock.at += 1e6
     breaker.check(0)
 
 
-def test_a_run_isnt_stopped_before_some_probes_have_failed(breaker: Breaker, clock: Clock) -> None:
+def test_a_run_isnt_stopped_before_some_probes_have_failed(breaker: CircuitBreaker, clock: Clock) -> None:
     fail_times(breaker, SPELL_FAILURES)
     clock.at += 1000
     breaker.check(None)
@@ -187,7 +189,7 @@ def test_a_run_isnt_stopped_before_some_probes_have_failed(breaker: Breaker, clo
 
 
 def test_a_server_that_answers_now_and_then_stops_the_run_after_ten_times_the_limit(
-    breaker: Breaker, clock: Clock
+    breaker: CircuitBreaker, clock: Clock
 ) -> None:
     fail_times(breaker, SPELL_FAILURES)
     opened_at = clock.at
@@ -202,10 +204,10 @@ def test_a_server_that_answers_now_and_then_stops_the_run_after_ten_times_the_li
 
 @pytest.mark.parametrize(("retry_after_s", "is_stopped"), [(590, False), (610, True)])
 def test_a_server_that_makes_us_wait_for_too_long_stops_the_run(
-    breaker: Breaker, retry_after_s: float, is_stopped: bool
+    breaker: CircuitBreaker, retry_after_s: float, is_stopped: bool
 ) -> None:
     fail_times(breaker, SPELL_FAILURES - 1)
-    breaker.hear_failure(object(), RequestFailed("rate_limited", "x", is_passing=True, retry_after_s=retry_after_s))
+    breaker.record_failure(object(), RequestFailed("rate_limited", "x", is_passing=True, retry_after_s=retry_after_s))
     if is_stopped:
         with pytest.raises(EngineDead, match="the server asks for a pause of 610 s"):
             breaker.check(None)
@@ -213,12 +215,12 @@ def test_a_server_that_makes_us_wait_for_too_long_stops_the_run(
         breaker.check(None)
 
 
-def test_a_run_with_nothing_left_to_ask_is_never_stopped(breaker: Breaker, clock: Clock) -> None:
+def test_a_run_with_nothing_left_to_ask_is_never_stopped(breaker: CircuitBreaker, clock: Clock) -> None:
     make_silent(breaker, clock, "connection")
     breaker.check(0)
 
 
-def make_silent(breaker: Breaker, clock: Clock, kind: str) -> None:
+def make_silent(breaker: CircuitBreaker, clock: Clock, kind: str) -> None:
     fail_times(breaker, SPELL_FAILURES, kind)
     for _ in range(7):
         probe(breaker, clock, pass_later(kind))
@@ -227,9 +229,9 @@ def make_silent(breaker: Breaker, clock: Clock, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["timeout", "dropped"])
 def test_the_last_few_records_of_a_run_that_had_answers_are_to_blame_themselves(
-    breaker: Breaker, clock: Clock, kind: str
+    breaker: CircuitBreaker, clock: Clock, kind: str
 ) -> None:
-    breaker.hear_answer(object())
+    breaker.record_answer(object())
     make_silent(breaker, clock, kind)
     breaker.check(FEW_LEFT)
     assert not breaker.is_open
@@ -247,17 +249,17 @@ def test_the_last_few_records_of_a_run_that_had_answers_are_to_blame_themselves(
     ],
 )
 def test_otherwise_the_server_is(
-    breaker: Breaker, clock: Clock, left: int | None, kind: str, has_answered: bool
+    breaker: CircuitBreaker, clock: Clock, left: int | None, kind: str, has_answered: bool
 ) -> None:
     if has_answered:
-        breaker.hear_answer(object())
+        breaker.record_answer(object())
     make_silent(breaker, clock, kind)
     with pytest.raises(EngineDead):
         breaker.check(left)
 
 
-def test_a_server_that_vanishes_while_the_last_few_are_blamed_is_seen(breaker: Breaker, clock: Clock) -> None:
-    breaker.hear_answer(object())
+def test_a_server_that_vanishes_while_the_last_few_are_blamed_is_seen(breaker: CircuitBreaker, clock: Clock) -> None:
+    breaker.record_answer(object())
     make_silent(breaker, clock, "timeout")
     breaker.check(3)
     make_silent(breaker, clock, "connection")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batch_assets.runner.progress import Pace, ProgressLog, count_all, tell_duration, tell_progress
-from batch_assets.runner.work import Progress, Tally
+from batch_assets.run.partition_run import Progress, Tally
+from batch_assets.run.progress import Pace, ProgressLog, count_all, format_duration, format_progress
 
 
 class Clock:
@@ -24,29 +24,29 @@ def make_progress(done: int = 0, total: int = 0, *, is_starting: bool = False, *
 
 def test_a_line_says_all_that_a_person_asks() -> None:
     progress = make_progress(1200, 9800, ok=1180, invalid=15, error=5)
-    assert tell_progress(progress, 360.0) == (
+    assert format_progress(progress, 360.0) == (
         "1,200 of 9,800 records (12 %), about 6 min left; 64 in flight; 1,180 ok, 15 invalid, 5 error"
     )
 
 
 def test_what_isnt_known_is_left_out() -> None:
-    assert tell_progress(make_progress(3), None) == "3 records; 64 in flight; 3 ok, 0 invalid, 0 error"
-    assert tell_progress(make_progress(is_starting=True), None) == "starting the engine; 0 records"
+    assert format_progress(make_progress(3), None) == "3 records; 64 in flight; 3 ok, 0 invalid, 0 error"
+    assert format_progress(make_progress(is_starting=True), None) == "starting the engine; 0 records"
 
 
 def test_a_pause_is_told_first() -> None:
     progress = replace(make_progress(1200, 9800), pause_s=4.2)
-    assert tell_progress(progress, 360.0).startswith(
+    assert format_progress(progress, 360.0).startswith(
         "the server is failing: pausing, next probe in 4 s; 1,200 of 9,800 "
     )
-    assert "about" not in tell_progress(progress, 360.0)
-    assert "the next probe is due; 1,200" in tell_progress(replace(progress, pause_s=0.0), None)
+    assert "about" not in format_progress(progress, 360.0)
+    assert "the next probe is due; 1,200" in format_progress(replace(progress, pause_s=0.0), None)
 
 
 def test_a_pause_says_what_failed_in_visible_letters() -> None:
     progress = replace(make_progress(1, 2), failure="HTTP 429: \x1b[31mslow\ndown")
-    assert "429" not in tell_progress(progress, None), "without a pause it is some record's affair"
-    assert tell_progress(replace(progress, pause_s=1.0), None).endswith("; the last failure: HTTP 429: [31mslow down")
+    assert "429" not in format_progress(progress, None), "without a pause it is some record's affair"
+    assert format_progress(replace(progress, pause_s=1.0), None).endswith("; the last failure: HTTP 429: [31mslow down")
 
 
 def test_a_log_tells_at_once_when_a_pause_begins_and_ends_but_not_all_the_time() -> None:
@@ -60,14 +60,14 @@ def test_a_log_tells_at_once_when_a_pause_begins_and_ends_but_not_all_the_time()
 
 
 def test_a_run_is_at_100_percent_when_it_is_done_and_not_before() -> None:
-    assert "(99 %)" in tell_progress(make_progress(9999, 10000), None)
-    assert "(100 %)" in tell_progress(make_progress(10000, 10000), None)
+    assert "(99 %)" in format_progress(make_progress(9999, 10000), None)
+    assert "(100 %)" in format_progress(make_progress(10000, 10000), None)
 
 
 def test_records_that_need_nothing_are_done_too_where_all_are_counted() -> None:
     progress = count_all(make_progress(10, 100, ok=10, already_done=40, superseded=5))
-    assert tell_progress(progress, None).startswith("55 of 100 records (55 %); ")
-    assert tell_progress(progress, None).endswith("10 ok, 0 invalid, 0 error, 40 done before")
+    assert format_progress(progress, None).startswith("55 of 100 records (55 %); ")
+    assert format_progress(progress, None).endswith("10 ok, 0 invalid, 0 error, 40 done before")
     assert count_all(make_progress(10, 10, ok=10, already_done=1)).total == 11
 
 
@@ -79,7 +79,7 @@ def test_records_that_need_nothing_are_done_too_where_all_are_counted() -> None:
     ],
 )  # fmt: skip
 def test_a_duration_is_said_as_a_person_says_it(seconds: float, words: str) -> None:
-    assert tell_duration(seconds) == words
+    assert format_duration(seconds) == words
 
 
 def test_the_time_left_goes_by_the_rate_of_the_last_minutes() -> None:

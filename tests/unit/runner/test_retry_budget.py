@@ -2,7 +2,7 @@
 
 import pytest
 
-from batch_assets.runner.retry_budget import CAPACITY, PER_SECOND, RetryBudget
+from batch_assets.run.retry_budget import CAPACITY, PER_SECOND, RetryBudget
 
 
 class Clock:
@@ -37,9 +37,9 @@ def test_it_starts_full_and_has_an_end(budget: RetryBudget) -> None:
 
 def test_two_answers_pay_for_one_retry(budget: RetryBudget) -> None:
     spend(budget)
-    budget.hear_answer()
+    budget.record_answer()
     assert not budget.take()
-    budget.hear_answer()
+    budget.record_answer()
     assert (budget.take(), budget.take()) == (True, False)
 
 
@@ -61,7 +61,7 @@ def test_it_says_how_long_the_next_one_waits(budget: RetryBudget, clock: Clock) 
 
 def test_it_never_holds_more_than_at_the_start(budget: RetryBudget, clock: Clock) -> None:
     for _ in range(1000):
-        budget.hear_answer()
+        budget.record_answer()
     clock.at += 1e6
     assert spend(budget) == CAPACITY
 
@@ -76,5 +76,5 @@ def test_a_server_that_fails_half_of_all_requests_gets_a_bounded_share_of_retrie
         sent += 1
         retries += budget.take()
         if n % 2:
-            budget.hear_answer()
+            budget.record_answer()
     assert retries <= sent * 0.5 / 2 + 10 * PER_SECOND + 1

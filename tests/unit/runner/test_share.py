@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_assets.runner.share import ShareClock
+from batch_assets.run.engine_time import EngineTimeMeter
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 def test_a_request_alone_uses_all_of_its_time() -> None:
     clock = Clock()
-    share = ShareClock(clock)
+    share = EngineTimeMeter(clock)
     clock.at += 5
     start = share.enter()
     clock.at += 3
@@ -28,7 +28,7 @@ def test_a_request_alone_uses_all_of_its_time() -> None:
 
 def test_two_requests_at_once_use_half_each() -> None:
     clock = Clock()
-    share = ShareClock(clock)
+    share = EngineTimeMeter(clock)
     one = share.enter()
     clock.at += 2
     other = share.enter()
@@ -40,7 +40,7 @@ def test_two_requests_at_once_use_half_each() -> None:
 
 def test_time_without_a_request_is_nobodys() -> None:
     clock = Clock()
-    share = ShareClock(clock)
+    share = EngineTimeMeter(clock)
     start = share.enter()
     clock.at += 1
     first = share.leave() - start
@@ -58,7 +58,7 @@ steps = st.lists(st.tuples(st.floats(0, 10), st.none() | st.integers(0, 30)), ma
 def test_all_shares_add_up_to_the_busy_time(schedule: list[tuple[float, int | None]]) -> None:
     """A step lets time pass; then a request comes in (None), or one of those inside goes out."""
     clock = Clock()
-    share = ShareClock(clock)
+    share = EngineTimeMeter(clock)
     inside: list[tuple[float, float]] = []
     shares: list[float] = []
     busy = 0.0

@@ -107,17 +107,17 @@ def test_a_stamp_changes_with_size_and_time_and_not_otherwise(tmp_path: Path) ->
     write_all(tmp_path, "a.csv")
     source = FileSource("*.csv").bind(tmp_path)
 
-    def stamp() -> str:
-        return source.list_batches()[0].stamp
+    def change_token() -> str:
+        return source.list_batches()[0].change_token
 
-    before = stamp()
-    assert stamp() == before
+    before = change_token()
+    assert change_token() == before
     os.utime(path, ns=(1, 1))
-    touched = stamp()
+    touched = change_token()
     assert touched != before
     path.write_text("item_id,text\n1,ab\n")
     os.utime(path, ns=(1, 1))
-    assert stamp() not in (before, touched)
+    assert change_token() not in (before, touched)
 
 
 def test_an_absolute_pattern_needs_no_folder(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_texts_that_differ_in_unicode_form_stay_as_they_are(read: Read) -> None:
 
 @pytest.mark.parametrize("name", ["gone.csv", "gone.jsonl", "gone.parquet"])
 def test_a_file_that_has_gone_is_a_source_error(tmp_path: Path, name: str) -> None:
-    ref = BatchRef(batch="gone", locator=str(tmp_path / name), stamp="")
+    ref = BatchRef(batch="gone", locator=str(tmp_path / name), change_token="")
     with pytest.raises(SourceError, match=re.escape(name)):
         FileSource("*", key="id").bind(tmp_path).read(ref, [])
 

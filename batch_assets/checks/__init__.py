@@ -1,1 +1,0 @@
-"""Asset checks, one file per asset, named like it."""

@@ -1,0 +1,1 @@
+"""Asset definitions, one file per asset, in the order of the data."""

@@ -1,0 +1,79 @@
+"""llm_outputs [batch × variant]."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from batch_assets.core.asset_names import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS
+from batch_assets.core.attempts import RetryMode
+from batch_assets.core.outcomes import MadePartition
+from batch_assets.core.partition_keys import PartitionKey
+from batch_assets.core.tasks import Task
+from batch_assets.dagster.asset_keys import asset_key
+from batch_assets.dagster.backfills import make_for_backfill
+from batch_assets.dagster.check_specs import build_check_specs
+from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.partitions import BATCH, VARIANT, output_partitions, to_single_dimension
+from batch_assets.dagster.platform_resource import PLATFORM
+from batch_assets.dagster.runs import PLAN_JOB
+from batch_assets.pipeline.ask_partitions import ask_partitions, parse_retry
+from batch_assets.pipeline.platform import Platform
+
+
+class OutputsConfig(dg.Config):
+    """What to ask again beside the missing and the stale."""
+
+    retry: str = Field("none", description="Ask again although nothing changed: none, errors, failed or all.")
+
+    def retry_mode(self) -> RetryMode:
+        """Return the mode. Raises ConfigError for a word that is none."""
+        return parse_retry(self.retry)
+
+
+def build_llm_outputs(task: Task) -> dg.AssetsDefinition:
+    """Build the asset of one task."""
+    engines = sorted({model.engine for model in task.models.values()})[:2]  # Dagster shows three kinds at most
+
+    @dg.asset(
+        key=asset_key(task, LLM_OUTPUTS),
+        partitions_def=output_partitions(task.name),
+        deps=[
+            dg.AssetDep(asset_key(task, SOURCE_RECORDS), partition_mapping=to_single_dimension(BATCH)),
+            dg.AssetDep(asset_key(task, VARIANT_SPECS), partition_mapping=to_single_dimension(VARIANT)),
+        ],
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        check_specs=build_check_specs(task, LLM_OUTPUTS),
+        output_required=False,
+        pool=next(iter(task.models.values())).pool,
+        op_tags={k: v for model in task.models.values() for k, v in model.op_tags.items()},
+        group_name=task.name,
+        owners=list(task.owners),
+        kinds={*engines, "sql"},
+        description=_describe(task),
+        required_resource_keys={PLATFORM},
+    )
+    def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
+        platform: Platform = getattr(context.resources, PLATFORM)
+        with outlast_lost_store(context, platform):
+
+            def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[MadePartition]:
+                return ask_partitions(
+                    task, platform, own,
+                    run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info, taken_over=theirs,
+                )  # fmt: skip
+
+            yield from make_for_backfill(context, task, make)
+
+    return llm_outputs
+
+
+def _describe(task: Task) -> str:
+    about = f"\n\nThe task: {task.description}" if task.description else ""
+    return (
+        "One row per record and variant, in `llm_batch_results`: the model's answer, or the reason why there is none. "
+        f"Models: {', '.join(f'`{m}`' for m in task.models)}.{about}\n\n"
+        f"The job `{PLAN_JOB}` makes whatever is missing or stale; so do the sensors `{task.name}__new_data` and "
+        f"`{task.name}__missing_and_stale` and the schedule `{task.name}__nightly`, once they are turned on."
+    )

@@ -1,0 +1,1 @@
+"""Jobs whose config lists partitions."""

@@ -1,0 +1,157 @@
+"""LlmTask: the component that a task folder declares. From it come assets, checks, jobs and a sensor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
+from pydantic import BaseModel
+
+from batch_assets.core.attempts import Ladder, RetryPolicy
+from batch_assets.core.checks import Check
+from batch_assets.core.errors import ConfigError, SourceError
+from batch_assets.core.models import load_models
+from batch_assets.core.names import check_task_name
+from batch_assets.core.prompts import check_fields, load_prompts
+from batch_assets.core.tasks import Nightly, Rule, Task, Thresholds
+from batch_assets.dagster.assets.fallback_outputs import build_fallback_outputs
+from batch_assets.dagster.assets.llm_outputs import build_llm_outputs
+from batch_assets.dagster.assets.results import build_results
+from batch_assets.dagster.assets.source_records import build_source_records
+from batch_assets.dagster.assets.variant_specs import build_variant_specs
+from batch_assets.dagster.jobs.launch_jobs import build_launch_jobs
+from batch_assets.dagster.schedules import build_nightly_schedule
+from batch_assets.dagster.sensors.microbatches import build_microbatch_sensor
+from batch_assets.dagster.sensors.planner import build_planner_sensors
+from batch_assets.dagster.sensors.sync import build_sync_sensor
+from batch_assets.dagster.yaml_fields import (
+    LadderField,
+    NightlyField,
+    RetryField,
+    ThresholdsField,
+    resolve_checks,
+    resolve_output,
+    resolve_rules,
+    resolve_source,
+)
+from batch_assets.engines.factory import check_entry
+from batch_assets.pipeline.checks.of_task import list_checks
+from batch_assets.pipeline.stored_batches import bind_source
+from batch_assets.sources.base import Source, StreamSource
+from batch_assets.sources.stream import Microbatched
+
+TASK_METADATA = "batch_assets/task:"
+"""How the keys begin under which definitions carry the tasks that they were made from, each with its source."""
+
+
+@dataclass(kw_only=True)
+class LlmTask(dg.Component, dg.Resolvable):
+    """One task: what is asked of each record of a source, of which models, and what an answer must be.
+
+    In YAML (`defs.yaml`, `type: batch_assets.dagster.llm_task.LlmTask`) `source` is {files, key, delimiter} or
+    {table, url_env, key, cursor, …} as SqlSource has it, and `output` and `rules` are dotted names.
+
+    `prompts` is a folder of prompt files and `models` names entries of models.yaml; both are taken from the task's
+    folder and the one above it. `ladder` says how an invalid answer is asked again, and `fallback` names the model
+    that is asked for what is quarantined in the end. Everything wrong with them is a ConfigError when the definitions
+    load.
+    """
+
+    name: str
+    source: Annotated[Source | StreamSource, dg.Resolver(resolve_source, model_field_type=dict[str, Any])]
+    output: Annotated[type[BaseModel], dg.Resolver(resolve_output, model_field_type=str)]
+    models: Sequence[str]
+    prompts: str = "prompts"
+    rules: Annotated[Sequence[Rule], dg.Resolver(resolve_rules, model_field_type=list[str])] = ()
+    rules_version: str = ""
+    required_fields: Sequence[str] = ()
+    thresholds: ThresholdsField = Thresholds()
+    retry: RetryField = RetryPolicy()
+    ladder: LadderField = Ladder()
+    fallback: str = ""
+    nightly: NightlyField = Nightly()
+    checks: Annotated[Sequence[Check[Any]], dg.Resolver(resolve_checks, model_field_type=list[str])] = ()
+    qa_sample_size: int = 50
+    description: str = ""
+    owners: Sequence[str] = ()
+
+    def build_task(self, folder: Path) -> tuple[Task, Source]:
+        """Read the task's files, as they are in `folder`."""
+        check_task_name(self.name)
+        for field, kind in (
+            ("thresholds", Thresholds),
+            ("retry", RetryPolicy),
+            ("ladder", Ladder),
+            ("nightly", Nightly),
+        ):
+            if not isinstance(getattr(self, field), kind):  # Python takes whatever it is given
+                raise ConfigError(f"task {self.name}: {field}: expected {kind.__name__}(…)")
+        source = bind_source(self.name, self.source.bind(folder))
+        prompts = load_prompts(folder / self.prompts, self.output)
+        try:
+            columns = source.columns()
+        except SourceError:
+            columns = None  # one unreadable file is no reason to lose the other tasks; reading it says what is wrong
+        for prompt in prompts.values():
+            if columns is not None:
+                check_fields(prompt, columns)
+        entries = load_models(folder.parent / "models.yaml")
+        named = [*self.models, *([self.fallback] if self.fallback else [])]
+        unknown = [m for m in named if m not in entries]
+        if unknown or not self.models:
+            raise ConfigError(f"task {self.name}: models: {unknown or 'none'}; models.yaml has {', '.join(entries)}")
+        used = {field for prompt in prompts.values() for field in prompt.fields}
+        lost = sorted({*self.required_fields} - used)
+        if isinstance(self.required_fields, str) or lost:
+            words = f"{', '.join(lost)}: no prompt uses it" if lost else "a list of fields is wanted"
+            raise ConfigError(f"task {self.name}: required_fields: {words}; they use {', '.join(sorted(used))}")
+        models = {m: entries[m] for m in self.models}
+        if len(models) != len(self.models):
+            doubled = sorted({m for m in self.models if list(self.models).count(m) > 1})
+            raise ConfigError(f"task {self.name}: models: {', '.join(doubled)} comes twice: name each model once")
+        for name in named:
+            check_entry(entries[name])
+        task = Task(
+            name=self.name,
+            output=self.output,
+            prompts=prompts,
+            models=models,
+            rules=tuple(self.rules),
+            rules_version=self.rules_version,
+            required_fields=tuple(self.required_fields),
+            thresholds=self.thresholds,
+            retry=self.retry,
+            ladder=self.ladder,
+            fallback=entries[self.fallback] if self.fallback else None,
+            nightly=self.nightly,
+            checks=tuple(self.checks),
+            qa_sample_size=self.qa_sample_size,
+            description=self.description,
+            owners=tuple(self.owners),
+        )
+        _ = task.variants, task.rules_text, list_checks(task)  # each refuses what can't be used
+        return task, source
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """Build everything of the task."""
+        folder = context.path if context.path.is_dir() else context.path.parent
+        task, source = self.build_task(folder)
+        return dg.Definitions(
+            metadata={f"{TASK_METADATA}{folder}": ObjectMetadataValue((task, source))},
+            assets=[
+                build_source_records(task, source),
+                build_variant_specs(task),
+                build_llm_outputs(task),
+                *([build_fallback_outputs(task, task.fallback)] if task.fallback else []),
+                build_results(task),
+            ],
+            jobs=build_launch_jobs(task, source),
+            sensors=[
+                build_sync_sensor(task, source),
+                *build_planner_sensors(task, source),
+                *([build_microbatch_sensor(task, source.stream)] if isinstance(source, Microbatched) else []),
+            ],
+            schedules=[build_nightly_schedule(task)],
+        )

@@ -1,0 +1,1 @@
+"""Sensors: what looks at the world at intervals, and launches or reports."""

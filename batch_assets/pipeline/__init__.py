@@ -1,0 +1,1 @@
+"""What the product does, step by step, without Dagster: freeze, describe, ask, ask the fallback, make results, plan."""

@@ -1,0 +1,55 @@
+"""What every step of the pipeline stands on: settings, store, frames and engines. Opened once per process."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batch_assets.core.errors import ConfigError
+from batch_assets.core.identity import VariantSpec, variant_spec
+from batch_assets.core.models import ModelEntry
+from batch_assets.core.tasks import Task
+from batch_assets.engines.base import Engine
+from batch_assets.engines.factory import build_engine
+from batch_assets.engines.weights import find_revision
+from batch_assets.run.loop import Observer
+from batch_assets.settings import Settings
+from batch_assets.store.database import Database, open_database
+from batch_assets.store.frames import FrameStore
+
+BuildEngine = Callable[[ModelEntry, Path], Engine]
+"""Makes the engine of a model's entry, not yet open; the path is the cache of converted models."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What a step reads, writes and asks. `observer` hears of progress; the command line sets it."""
+
+    settings: Settings
+    database: Database
+    frames: FrameStore
+    observer: Observer | None = None
+    build_engine: BuildEngine = build_engine
+    _specs: dict[tuple[str, str], VariantSpec] = field(default_factory=dict[tuple[str, str], VariantSpec])
+
+    def spec(self, task: Task, variant: str) -> VariantSpec:
+        """Return the identity of a variant. Raises ConfigError if the task has no such variant."""
+        found = task.find_variant(variant)
+        if found is None:
+            raise ConfigError(f"task {task.name} has no variant {variant!r}; it has {', '.join(task.variants)}")
+        key = (task.name, variant)
+        if key not in self._specs:
+            self._specs[key] = variant_spec(task, found, find_revision(found.model, self.settings.cache_dir))
+        return self._specs[key]
+
+
+def open_platform(
+    settings: Settings, observer: Observer | None = None, build_engine: BuildEngine = build_engine
+) -> Platform:
+    """Open the store (and bring its schema up to date) and the frames' folder."""
+    return Platform(
+        settings=settings,
+        database=open_database(settings.store_url),
+        frames=FrameStore(settings.frames_dir),
+        observer=observer,
+        build_engine=build_engine,
+    )

@@ -1,1 +1,0 @@
-"""Requests in, results out. Knows engines and the store; knows no Dagster."""

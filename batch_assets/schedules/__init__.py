@@ -1,1 +1,0 @@
-"""Schedules: what runs by the clock."""

@@ -1,1 +1,0 @@
-"""Sensors that keep partitions in step with sources, prompts and models."""
