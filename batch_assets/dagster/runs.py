@@ -180,14 +180,15 @@ def step_job(task: Task, step: NextStep) -> str:
 
 
 def step_config(step: NextStep, retry: RetryMode = RetryMode.NONE) -> dict[str, Any]:
-    """Return the config of that job's op."""
+    """Return the config of that job's op; what is as its default is left out."""
     if step.step is Step.SOURCES:
         return {"batches": list(step.batches), "variants": list(step.variants)}
     config: dict[str, Any] = {"partitions": [str(p) for p in step.partitions]}
-    if step.step is Step.RESULTS:
-        return config
-    config["retry"] = retry.value
-    return {**config, "total": step.records} if step.step is Step.OUTPUTS else config
+    if retry is not RetryMode.NONE and step.step is not Step.RESULTS:
+        config["retry"] = retry.value
+    if step.records and step.step is Step.OUTPUTS:
+        config["total"] = step.records
+    return config
 
 
 def step_request(task: Task, step: NextStep) -> dg.RunRequest:

@@ -15,7 +15,7 @@ from batch_assets.core.attempts import (
     RetryMode,
     Status,
 )
-from batch_assets.core.classification import RowState
+from batch_assets.core.classification import RecordNeed, RowState, classify, is_outdated
 from batch_assets.core.identity import request_key
 from batch_assets.core.records import Record, input_hash, is_blank
 from batch_assets.core.requests import Request
@@ -44,10 +44,11 @@ class Triaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A record of this batch, and its row if that is of the same record, prompt and model."""
+    """A record of this batch, what it needs, and its row if that is of the same record, prompt and model."""
 
     record: Record
     hash: str
+    need: RecordNeed
     state: RowState | None
 
 
@@ -112,8 +113,10 @@ class Triage:
                 continue
             found = input_hash(record, inputs.variant.prompt.fields)
             state = states.get(record.item_id)
-            is_same = state and state.input_hash == found and state.request_spec == inputs.spec.request_spec
-            known.append(_Known(record=record, hash=found, state=state if is_same else None))
+            is_fallback = inputs.fallback_for is not None
+            need = classify(found, state, inputs.spec, self._retry, is_fallback=is_fallback)
+            is_same = need not in (RecordNeed.MISSING, RecordNeed.STALE)
+            known.append(_Known(record=record, hash=found, need=need, state=state if is_same else None))
         return known
 
     def _sort(
@@ -131,7 +134,7 @@ class Triage:
         state = known.state
         if state is None:
             return self._render(inputs, known, triaged, is_retry=False)
-        is_asked = self._retry.selects(state.status, state.error_kind)
+        is_asked = known.need is RecordNeed.RETRY
         if _is_outdated(inputs, state):
             if (state.error_kind is ErrorKind.EMPTY_INPUT) != bool(_find_blank(inputs, known.record)):
                 return self._render(inputs, known, triaged, is_retry=False)  # required_fields changed
@@ -348,8 +351,7 @@ class Triage:
 
 
 def _is_outdated(inputs: PartitionInputs, state: RowState) -> bool:
-    """Say whether a row is to be judged again: the rules changed, or another variant's fallback becomes an own row."""
-    return state.accept_spec != inputs.spec.accept_spec or (state.is_fallback and inputs.fallback_for is None)
+    return is_outdated(state, inputs.spec, is_fallback=inputs.fallback_for is not None)
 
 
 def _find_blank(inputs: PartitionInputs, record: Record) -> Sequence[str]:

@@ -18,12 +18,12 @@ from factories import ScriptedEngine, fail_for_good, make_instance
 from temp_project import TempProject
 
 from batch_assets.core.errors import ConfigError, EngineDead
-from batch_assets.dagster.sensors import alert_receivers
+from batch_assets.core.steps import Step
+from batch_assets.dagster.sensors import alert_receivers, alerts
 from batch_assets.dagster.sensors.alerts import Cursor, build_alerts_sensor, deliver
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.alerts import Alert, AlertKind, add_alerts
 from batch_assets.store.database import now, open_database
-from batch_assets.store.tables import alerts
 from batch_assets.store.tables import alerts as outbox
 
 SHARES = {"share": 0.041, "limit": 0.02, "records": 132}
@@ -312,9 +312,9 @@ def test_what_the_assets_of_a_real_project_find_is_told(
     assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
     with project.instance:
         first = sensor.evaluate_tick(dg.build_sensor_context(instance=project.instance))
-        assert project.launch("sources", batches=["b1", "b2"], variants=["v1--m1"]).success
+        assert project.launch(Step.SOURCES, batches=["b1", "b2"], variants=["v1--m1"]).success
         project.use(ScriptedEngine({f"text of b1r{n}": fail_for_good() for n in range(2)}))
-        checked = project.launch("outputs", partitions=["b1|v1--m1", "b2|v1--m1"])
+        checked = project.launch(Step.OUTPUTS, partitions=["b1|v1--m1", "b2|v1--m1"])
         project.use(ScriptedEngine(default=EngineDead("the server at :9 answers no more")))
         failed = project.materialize(["llm_outputs"], partition="b1|v1--m1", retry="errors")
         assert (checked.success, failed.success) == (True, False)

@@ -14,6 +14,7 @@ from temp_project import RESULTS, TempProject, find_checks, find_error, find_hel
 from batch_assets.core.asset_names import LLM_OUTPUTS, RESULT_ASSETS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
+from batch_assets.core.steps import Step
 from batch_assets.dagster.asset_keys import asset_key, load_versions
 from batch_assets.pipeline import validated_frame as validated_module
 from batch_assets.pipeline.plan import Selection
@@ -57,7 +58,7 @@ def prepare(project: TempProject) -> None:
 @pytest.fixture
 def frozen(project: TempProject) -> TempProject:
     """Return the project, its batches frozen and its variants described."""
-    assert project.launch("sources", batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"]).success
+    assert project.launch(Step.SOURCES, batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"]).success
     return project
 
 
@@ -147,7 +148,7 @@ def test_the_launchpads_retry_is_the_command_lines(frozen: TempProject) -> None:
 
 
 def test_a_source_without_the_batch_is_an_error_and_the_others_are_frozen(project: TempProject) -> None:
-    failed = project.launch("sources", batches=["b1", "b9"], variants=[])
+    failed = project.launch(Step.SOURCES, batches=["b1", "b9"], variants=[])
     assert not failed.success
     assert "the source has no batch b9" in find_error(failed)
     assert ("source_records", "b1") in find_materialized(failed)
@@ -158,7 +159,7 @@ def test_a_source_without_the_batch_is_an_error_and_the_others_are_frozen(projec
 
 def test_in_a_run_over_many_partitions_each_has_its_own_version_and_its_own_checks(real_project: TempProject) -> None:
     frozen = real_project
-    frozen.launch("sources", batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"])
+    frozen.launch(Step.SOURCES, batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"])
     frozen.use(ScriptedEngine({f"text of b2r{i}": fail_for_good() for i in range(2)}))
     done = frozen.materialize(["llm_outputs"], tags=name_range("b1|v1--m1", "b3|v1--m1"))
     assert done.success
@@ -186,7 +187,7 @@ def test_the_partitions_of_a_check_show_what_it_found_of_their_last_materializat
 
     def make() -> dict[str | None, tuple[str, bool]]:
         if how == "job":
-            assert frozen.launch("outputs", partitions=partitions, retry="all").success
+            assert frozen.launch(Step.OUTPUTS, partitions=partitions, retry="all").success
         elif how == "range":
             assert frozen.materialize(["llm_outputs"], tags=name_range(*partitions), retry="all").success
         else:
@@ -241,14 +242,14 @@ def test_a_run_of_many_that_breaks_keeps_the_partitions_that_were_finished(froze
 def test_a_launch_with_holes_does_the_listed_partitions_with_one_engine_start(frozen: TempProject) -> None:
     engine = frozen.use(ScriptedEngine())
     listed = ["b1|v1--m1", "b3|v1--m1", "b2|v2--m1"]
-    done = frozen.launch("outputs", partitions=listed)
+    done = frozen.launch(Step.OUTPUTS, partitions=listed)
     assert done.success
     assert engine.opened == 1
     assert find_materialized(done) == [("llm_outputs", key) for key in listed]
     assert {c[2] for c in find_checks(done)} == set(listed)
     assert len(find_checks(done)) == 12
     assert sorted(load_versions(frozen.instance, frozen.bind()[0], LLM_OUTPUTS)) == sorted(listed)
-    done = frozen.launch("results", partitions=listed)
+    done = frozen.launch(Step.RESULTS, partitions=listed)
     assert done.success
     assert len(find_materialized(done)) == 12
     assert {str(p) for p in frozen.plan().done} == set(listed)
@@ -257,7 +258,7 @@ def test_a_launch_with_holes_does_the_listed_partitions_with_one_engine_start(fr
 def test_a_partition_of_another_run_is_passed_over_and_named_and_the_rest_is_done(frozen: TempProject) -> None:
     with frozen.open_platform() as platform:
         LeaseBook(platform.database, "other").acquire("t", "b2", "v1--m1")
-    failed = frozen.launch("outputs", partitions=["b1|v1--m1", "b2|v1--m1", "b3|v1--m1"])
+    failed = frozen.launch(Step.OUTPUTS, partitions=["b1|v1--m1", "b2|v1--m1", "b3|v1--m1"])
     assert not failed.success
     assert "t b2|v1--m1: run other works on it" in find_error(failed)
     assert find_materialized(failed) == [("llm_outputs", "b1|v1--m1"), ("llm_outputs", "b3|v1--m1")]
@@ -273,7 +274,7 @@ def test_a_deleted_row_turns_the_accounting_red_and_results_are_refused(frozen: 
     assert not refused.success
     assert f"{P}: every_record_accounted fails" in find_error(refused)
     assert find_materialized(refused) == []
-    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: every_record_accounted fails"
+    assert find_held(frozen.launch(Step.RESULTS, partitions=[P])) == f"{P}: every_record_accounted fails"
     # The next run asks for what is missing, or takes its stored answer, and all is well again.
     engine = frozen.use(ScriptedEngine())
     healed = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
@@ -285,7 +286,7 @@ def test_a_deleted_row_turns_the_accounting_red_and_results_are_refused(frozen: 
 def test_a_stray_row_turns_the_accounting_red_and_stops_what_follows(frozen: TempProject) -> None:
     frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     frozen.execute(stray())
-    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: every_record_accounted fails"
+    assert find_held(frozen.launch(Step.RESULTS, partitions=[P])) == f"{P}: every_record_accounted fails"
     red = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     assert not red.success
     assert ("llm_outputs", "every_record_accounted", P, False) in find_checks(red)
@@ -298,9 +299,9 @@ def test_a_stray_row_turns_the_accounting_red_and_stops_what_follows(frozen: Tem
 
 def test_in_a_run_of_many_a_red_partition_holds_back_its_own_results_alone(frozen: TempProject) -> None:
     frozen.execute(stray())
-    done = frozen.launch("outputs", partitions=["b1|v1--m1", "b2|v1--m1"])
+    done = frozen.launch(Step.OUTPUTS, partitions=["b1|v1--m1", "b2|v1--m1"])
     assert {c[2] for c in find_checks(done) if not c[3]} == {P}
-    refused = frozen.launch("results", partitions=["b1|v1--m1", "b2|v1--m1"])
+    refused = frozen.launch(Step.RESULTS, partitions=["b1|v1--m1", "b2|v1--m1"])
     assert find_held(refused) == f"{P}: every_record_accounted fails"
     assert {key for _, key in find_materialized(refused)} == {"b2|v1--m1"}
 
@@ -323,7 +324,7 @@ def test_a_share_above_its_limit_names_the_partition_and_the_figures_and_holds_i
     figures = {k: v.value for k, v in red.metadata.items()}
     assert (figures["share"], figures["limit"], figures["records"]) == (share, limit, 4)
     assert find_materialized(done) == [("llm_outputs", P)], "what it is, is shown; nothing follows"
-    assert find_held(frozen.launch("results", partitions=[P])) == f"{P}: {check} fails"
+    assert find_held(frozen.launch(Step.RESULTS, partitions=[P])) == f"{P}: {check} fails"
 
 
 def test_the_command_line_hears_of_a_failed_check_with_its_partition(project: TempProject) -> None:
@@ -336,7 +337,7 @@ def test_the_command_line_hears_of_a_failed_check_with_its_partition(project: Te
 
 def test_too_few_records_raise_no_alarm(project: TempProject) -> None:
     project.write("b1", ["1", "2", "3"])
-    project.launch("sources", batches=["b1"], variants=[])
+    project.launch(Step.SOURCES, batches=["b1"], variants=[])
     project.use(ScriptedEngine(default=fail_for_good()))
     done = project.materialize(["llm_outputs"], partition=P)
     assert find_checks(done) == GREEN
@@ -419,7 +420,7 @@ def test_an_answer_that_was_changed_behind_our_back_is_red_and_never_gets_throug
     good = read_frame(frozen)
     changed = sa.update(results).where(results.c.item_id == "b1r1", results.c.prompt_ver == "v1")
     frozen.execute(changed.values(payload={"label": "c", "score": 99}))
-    red = frozen.launch("results", partitions=[P])
+    red = frozen.launch(Step.RESULTS, partitions=[P])
     assert ("validated_results", "agrees_with_completions", P, False) in find_checks(red)
     assert read_frame(frozen).equals(good)
 

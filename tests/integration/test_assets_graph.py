@@ -11,6 +11,7 @@ import pytest
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from temp_project import TempProject
 
+from batch_assets.core.steps import Step
 from batch_assets.dagster.project import Project, load_project
 from batch_assets.dagster.runs import job_name
 from batch_assets.settings import Settings
@@ -177,7 +178,7 @@ def test_a_models_pool_and_tags_reach_the_step_of_its_job(tmp_path: Path, monkey
     definitions = place.load().definitions
     found = {}
     for model in ("m1", "m2"):
-        (node,) = definitions.resolve_job_def(job_name("t", model)).nodes
+        (node,) = definitions.resolve_job_def(job_name("t", Step.OUTPUTS, model)).nodes
         found[model] = (node.definition.pool, dict(node.definition.tags))
     assert found == {"m1": ("gpu", {"nvidia.com/gpu": "2", "node": "large"}), "m2": ("api", {"node": "small"})}
     asset = definitions.resolve_assets_def(dg.AssetKey(["t", "llm_outputs"]))

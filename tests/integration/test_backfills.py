@@ -10,6 +10,7 @@ from dagster._core.remote_origin import RemoteJobOrigin
 from factories import ScriptedEngine
 from temp_project import TempProject, find_checks, find_materialized
 
+from batch_assets.core.steps import Step
 from batch_assets.dagster.backfills import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG
 from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.dagster.runs import find_repository
@@ -26,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TempProject:
     found.use(ScriptedEngine())
     for batch in BATCHES:
         found.write(batch, [f"{batch}r{i}" for i in range(2)])
-    assert found.launch("sources", batches=BATCHES, variants=["v1--m1", "v2--m1"]).success
+    assert found.launch(Step.SOURCES, batches=BATCHES, variants=["v1--m1", "v2--m1"]).success
     return found
 
 

@@ -82,7 +82,7 @@ def test_launch_leaves_it_to_the_daemon_and_says_that_none_is_there(project: Tem
     assert project.queue() == [(PLAN_JOB, config)]
     (planned,) = project.work_off()
     assert planned.success
-    assert [job for job, _ in project.queue()] == [job_name("t", "outputs", "m1")]
+    assert [job for job, _ in project.queue()] == [job_name("t", Step.OUTPUTS, "m1")]
     (made,) = project.work_off()
     assert made.success
     again = call("plan", "t", "--batch", "a*", "--variant", "v1--m1")
@@ -101,7 +101,7 @@ def test_what_failed_too_often_is_told_and_reset(project: TempProject) -> None:
     with project.open_platform() as platform, platform.database.write() as connection:
         for _ in range(FAILURE_BUDGET):
             count_failure(connection, "t", Step.OUTPUTS, "a1|v1--m1", wanted, "r1", "it broke")
-    project.launch("sources", batches=["a1"], variants=[])
+    project.launch(Step.SOURCES, batches=["a1"], variants=[])
     told = call("plan", "t", "--batch", "a1")
     assert f"a1|v1--m1: failed {FAILURE_BUDGET} times (outputs), and is launched no more but by" in told
     assert ": it broke" in told

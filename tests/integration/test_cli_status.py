@@ -12,6 +12,7 @@ from temp_project import TempProject
 
 from batch_assets.cli.main import FAILING_CHECKS, STOPPED, cli, main
 from batch_assets.core.errors import ConfigError
+from batch_assets.core.steps import Step
 from batch_assets.dagster.instance import open_instance
 from batch_assets.settings import load_settings
 from batch_assets.store.leases import LeaseBook
@@ -70,18 +71,18 @@ def test_an_export_of_results_that_are_held_back_doesnt_send_you_round_in_circle
 def test_status_says_that_new_batches_are_in_no_figure(project: TempProject) -> None:
     told = call("status", "t").stdout
     assert "not counted: 1 new batches, see batch-assets plan t" in told
-    project.launch("sources", batches=["b1"], variants=["v1--m1"])
+    project.launch(Step.SOURCES, batches=["b1"], variants=["v1--m1"])
     assert "not counted" not in call("status", "t").stdout
 
 
 def test_a_record_that_waits_is_told_from_one_that_is_not_there(project: TempProject) -> None:
-    project.launch("sources", batches=["b1"], variants=["v1--m1"])
+    project.launch(Step.SOURCES, batches=["b1"], variants=["v1--m1"])
     assert call("show", "t", "[/a]").stdout == "[/a] in batch b1: pending\n"
     assert "task t has no record 'b1r9' in the batches that were read" in str(call("show", "t", "b1r9").exception)
 
 
 def test_a_partition_at_work_is_told_with_the_process_that_holds_it(project: TempProject) -> None:
-    project.launch("sources", batches=["b1"], variants=["v1--m1"])
+    project.launch(Step.SOURCES, batches=["b1"], variants=["v1--m1"])
     with project.open_platform() as platform:
         LeaseBook(platform.database, "other").acquire("t", "b1", "v1--m1")
     done = call("run", "t", "--variant", "v1--m1")

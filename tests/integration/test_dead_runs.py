@@ -166,7 +166,7 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
     idle_s: int,
     is_ended: bool,
 ) -> None:
-    import batch_assets.pipeline.platform as resources
+    from batch_assets.dagster import dead_runs
 
     path = tmp_path / "launcher"
     with socket.socket(socket.AF_UNIX) as server:
@@ -175,9 +175,9 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
             server.listen()
         tag = json.dumps({"host": "localhost", "socket": str(path)})
         run_id = start_run(instance, state=state, **{RUN_TAG: "its parent", GRPC_INFO_TAG: tag})
-        real = resources.time.time
-        monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
-        monkeypatch.setattr(resources, "LAUNCHER_LOOKS_EVERY_S", 0.0)
+        real = dead_runs.time.time
+        monkeypatch.setattr(dead_runs.time, "time", lambda: real() + idle_s)
+        monkeypatch.setattr(dead_runs, "LAUNCHER_LOOKS_EVERY_S", 0.0)
         assert end_dead_runs(instance, database) == ([run_id] if is_ended else [])
     assert (status(instance, run_id) is DagsterRunStatus.FAILURE) is is_ended
 
@@ -185,7 +185,7 @@ def test_of_a_run_that_never_told_its_process_its_code_server_tells(
 def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
     instance: DagsterInstance, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import batch_assets.pipeline.platform as resources
+    from batch_assets.dagster import dead_runs
 
     run_id = start_run(instance, **make_dead_process(), **{GRPC_INFO_TAG: "{}"})
 
@@ -194,7 +194,7 @@ def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
         assert run is not None
         instance.report_run_failed(run)
 
-    monkeypatch.setattr(resources.time, "sleep", end_meanwhile)
+    monkeypatch.setattr(dead_runs.time, "sleep", end_meanwhile)
     assert end_dead_runs(instance, database) == []
     assert len(instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_FAILURE)) == 1
 
@@ -213,10 +213,10 @@ def test_of_a_run_on_another_host_its_leases_tell(
         expires_at = now() + dt.timedelta(seconds=lease_s)
         row = {"task": "t", "batch": "b", "variant": "v", "run_id": run_id, "host": "elsewhere", "pid": 1}
         connection.execute(sa.insert(leases).values(**row, process_started=0.0, expires_at=expires_at))
-    import batch_assets.pipeline.platform as resources
+    from batch_assets.dagster import dead_runs
 
-    real = resources.time.time
-    monkeypatch.setattr(resources.time, "time", lambda: real() + idle_s)
+    real = dead_runs.time.time
+    monkeypatch.setattr(dead_runs.time, "time", lambda: real() + idle_s)
     assert LEASE_S < 600
     assert end_dead_runs(instance, database) == ([run_id] if is_ended else [])
 

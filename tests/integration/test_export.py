@@ -234,7 +234,7 @@ def test_an_export_sees_one_state_of_the_store_and_tells_of_changes(
 ) -> None:
     task = stage.task()
     stage.run(task)
-    take_over_meanwhile(stage, task)
+    take_over_meanwhile(stage, task, monkeypatch)
     done = export(stage, task, tmp_path / "out")
     assert [r["item_id"] for r in read(tmp_path / "out")] == ["1", "2", "3", "4", "5"]
     assert done.has_changed
@@ -245,7 +245,7 @@ def test_a_strict_export_is_given_up_when_the_task_changes_meanwhile(
 ) -> None:
     task = stage.task()
     stage.run(task)
-    take_over_meanwhile(stage, task)
+    take_over_meanwhile(stage, task, monkeypatch)
     with pytest.raises(NotReadyError, match="changed while it was exported"):
         export(stage, task, tmp_path / "out", strict=True)
     assert not (tmp_path / "out").exists()
@@ -273,7 +273,7 @@ def test_a_bar_is_shown_on_a_terminal_once_it_takes_long(
 @pytest.fixture
 def project(tmp_path: Path, quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempProject]:
     """Yield a project of two batches and two prompts, run once for v1, whose instance is the command line's."""
-    made = TempProject(quick_path)
+    made = TempProject(quick_path, monkeypatch)
     made.instance.dispose()
     made.write("b1", ["1", "2"])
     made.write("b2", ["3"])

@@ -14,6 +14,7 @@ from batch_assets.cli.main import cli
 from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, VALIDATED_RESULTS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead
+from batch_assets.core.steps import Step
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.instance import open_instance
 from batch_assets.dagster.runs import job_name
@@ -22,7 +23,7 @@ from batch_assets.settings import load_settings
 
 P = "b1|v1--m1"
 FOLLOWS = "t__fallback_follows"
-JOB = job_name("t")
+JOB = job_name("t", Step.FALLBACKS)
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_the_sensor_asks_the_fallback_once_outputs_are_made_and_then_rests(proje
     assert request.job_name == JOB
     config = request.run_config["ops"][f"{JOB}_op"]["config"]
     assert config == {"partitions": [P, "b1|v2--m1"]}
-    done = project.launch(**config)
+    done = project.launch(Step.FALLBACKS, **config)
     assert find_materialized(done) == [(FALLBACK_OUTPUTS, P), (FALLBACK_OUTPUTS, "b1|v2--m1")]
     assert project.tick(FOLLOWS).run_requests == []
 
@@ -115,7 +116,7 @@ def test_the_fallback_waits_while_outputs_are_being_made(project: TempProject) -
 
 def test_the_planners_job_launches_the_fallback_when_nothing_else_is_missing(project: TempProject) -> None:
     project.launch_plan(variants=["v1--m1"])
-    assert [job for job, _ in project.queue()] == [job_name("t", "m1")]
+    assert [job for job, _ in project.queue()] == [job_name("t", Step.OUTPUTS, "m1")]
     project.work_off()
     project.launch_plan(variants=["v1--m1"])
     assert project.queue() == [(JOB, {"partitions": [P]})]
@@ -124,13 +125,13 @@ def test_the_planners_job_launches_the_fallback_when_nothing_else_is_missing(pro
 
 
 def test_a_fallback_that_keeps_failing_is_passed_over(project: TempProject, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_assets.dagster.runs.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("batch_assets.pipeline.dispatch.FIRST_WAIT_S", 0.0)
     project.launch_plan(variants=["v1--m1"])
     project.work_off()
     project.use(ScriptedEngine(), big=ScriptedEngine(default=RuntimeError("it broke")))
     for _ in range(3):
         (request,) = project.tick(FOLLOWS).run_requests or ()
-        assert not project.launch(**request.run_config["ops"][f"{JOB}_op"]["config"]).success
+        assert not project.launch(Step.FALLBACKS, **request.run_config["ops"][f"{JOB}_op"]["config"]).success
     tick = project.tick(FOLLOWS)
     assert tick.run_requests == []
     assert "1 failed too often: b1|v1--m1" in str(tick.skip_reason)

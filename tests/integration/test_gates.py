@@ -18,6 +18,7 @@ from temp_project import (
 
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.completions import Usage
+from batch_assets.core.steps import Step
 from batch_assets.run import progress as progress_module
 
 P = "b1|v1--m1"
@@ -31,7 +32,7 @@ def project(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TempP
     for n in (1, 2, 3):
         made.write(f"b{n}", [f"b{n}r{i}" for i in range(4)])
     made.use(ScriptedEngine())
-    assert made.launch("sources", batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"]).success
+    assert made.launch(Step.SOURCES, batches=["b1", "b2", "b3"], variants=["v1--m1", "v2--m1"]).success
     yield made
     made.instance.dispose()
 
@@ -72,10 +73,10 @@ def test_of_many_partitions_the_one_above_its_limit_is_held_and_no_other(project
     wrong = fail_for_good() if check == "error_share" else BAD
     project.use(ScriptedEngine({f"text of b2r{i}": wrong for i in range(4)}))
     keys = [f"b{n}|v1--m1" for n in (1, 2, 3)]
-    done = project.launch("outputs", partitions=keys)
+    done = project.launch(Step.OUTPUTS, partitions=keys)
     assert done.success
     assert {c for c in find_checks(done) if not c[3]} == {("llm_outputs", check, "b2|v1--m1", False)}
-    held = project.launch("results", partitions=keys)
+    held = project.launch(Step.RESULTS, partitions=keys)
     assert find_held(held) == f"b2|v1--m1: {check} fails"
     assert {key for _, key in find_materialized(held)} == {"b1|v1--m1", "b3|v1--m1"}
     ranged = project.materialize(RESULTS, tags=name_range(keys[0], keys[2]))
@@ -106,8 +107,8 @@ def test_a_task_may_let_results_through_that_are_above_a_limit(project: TempProj
 def test_labels_that_shift_are_a_warning_that_holds_nothing(project: TempProject) -> None:
     project.use(ScriptedEngine({f"text of b3r{i}": '{"label":"c","score":1}' for i in range(4)}))
     keys = [f"b{n}|v1--m1" for n in (1, 2, 3)]
-    project.launch("outputs", partitions=keys)
-    done = project.launch("results", partitions=keys)
+    project.launch(Step.OUTPUTS, partitions=keys)
+    done = project.launch(Step.RESULTS, partitions=keys)
     assert find_held(done) == ""
     assert len(find_materialized(done)) == 12
     (red,) = [d for d in done.get_asset_check_evaluations() if not d.passed]
@@ -130,11 +131,11 @@ def test_labels_stand_in_the_report_and_its_metadata(project: TempProject) -> No
 def test_a_run_whose_errors_pass_the_limit_stops_and_goes_on_once_they_are_mended(project: TempProject) -> None:
     project.write_models(max_in_flight=2)
     project.write("b2", make_ids(40))
-    project.launch("sources", batches=["b2"], variants=[])
+    project.launch(Step.SOURCES, batches=["b2"], variants=[])
     bad = {f"text of {i}": fail_for_good("bad_request") for i in make_ids(40)}
     engine = project.use(ScriptedEngine(bad))
     keys = [f"b{n}|v1--m1" for n in (1, 2, 3)]
-    stopped = project.launch("outputs", partitions=keys)
+    stopped = project.launch(Step.OUTPUTS, partitions=keys)
     assert not stopped.success
     words = find_error(stopped)
     assert "t v1--m1: " in words
@@ -142,7 +143,7 @@ def test_a_run_whose_errors_pass_the_limit_stops_and_goes_on_once_they_are_mende
     assert find_materialized(stopped) == [("llm_outputs", "b1|v1--m1")]
     assert len(engine.asked) < 30
     mended = project.use(ScriptedEngine())
-    assert project.launch("outputs", partitions=keys).success
+    assert project.launch(Step.OUTPUTS, partitions=keys).success
     assert len(mended.asked) + len(engine.asked) <= 48 + 2, "but for what was in flight, nothing is asked twice"
 
 
@@ -157,7 +158,7 @@ def test_figures_that_are_unknown_are_left_out_and_are_not_zero(project: TempPro
     assert found["records_per_s"] > 0
     assert (found["error_share"], found["cost"]) == (0.0, 0.0)
     project.write("b2", {"x1": "text of b1r0", "x2": "text of b1r1"})
-    project.launch("sources", batches=["b2"], variants=[])
+    project.launch(Step.SOURCES, batches=["b2"], variants=[])
     reused = find_metadata(project.materialize(["llm_outputs"], partition="b2|v1--m1"), "llm_outputs")
     assert (reused["reused"], reused["sent"], reused["prompt_tokens"]) == (2, 0, 0)
     assert not {"records_per_s", "latency_p95_s"} & set(reused)
@@ -178,7 +179,7 @@ def test_every_figure_is_a_number_that_a_plot_can_show(project: TempProject) -> 
 def test_failures_are_shown_with_their_reasons_as_plain_cells(project: TempProject) -> None:
     odd = "<b>1</b>`|*x*"
     project.write("b1", {odd: "text of odd", "2": "two", "3": "three", "4": "four"})
-    project.launch("sources", batches=["b1"], variants=[])
+    project.launch(Step.SOURCES, batches=["b1"], variants=[])
     project.use(ScriptedEngine({"text of odd": BAD}))
     done = project.materialize(["llm_outputs", *RESULTS], partition=P)
     for asset in ("llm_outputs", "quarantine"):
@@ -195,7 +196,7 @@ def test_a_run_from_the_web_ui_knows_how_many_records_it_has(project: TempProjec
 def test_progress_is_told_in_the_runs_log(project: TempProject, monkeypatch: pytest.MonkeyPatch) -> None:
     project.materialize(["llm_outputs"], partition=P)
     monkeypatch.setattr(progress_module, "LOG_EVERY_S", 0.0)
-    done = project.launch("outputs", partitions=[P, "b2|v1--m1"])
+    done = project.launch(Step.OUTPUTS, partitions=[P, "b2|v1--m1"])
     lines = find_lines(project, done)
     assert "8 of 8 records (100 %); 0 in flight; 4 ok, 0 invalid, 0 error, 4 done before" in lines
 

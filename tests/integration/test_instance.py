@@ -178,10 +178,10 @@ def test_an_unchanged_file_follows_the_setting_and_the_template(tmp_path: Path) 
     assert "storage" in yaml.safe_load(install(tmp_path, PG.db_url).read_text())
     assert install(tmp_path).read_text() == first
     head, _, body = first.partition("\n")
-    import batch_assets.pipeline.platform as resources
+    from batch_assets.dagster import instance as instance_module
 
     old = body.replace("max_retries: 3", "max_retries: 1")
-    file.write_text(f"{head[: -len(resources._digest(body))]}{resources._digest(old)}\n{old}")
+    file.write_text(f"{head[: -len(instance_module._digest(body))]}{instance_module._digest(old)}\n{old}")
     assert install(tmp_path).read_text() == first, "a file of an earlier version is brought up to date"
 
 

@@ -15,9 +15,9 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from batch_assets.core.errors import SourceError, StoreError
 from batch_assets.dagster.lost_store import MAX_RETRIES, outlast_lost_store
-from batch_assets.pipeline import platform as resources
 from batch_assets.pipeline.platform import Platform, open_platform
 from batch_assets.settings import Settings
+from batch_assets.store import database as database_module
 from batch_assets.store.database import find_refusal, is_connection_lost, open_database, wait_for_database
 
 
@@ -119,7 +119,7 @@ def test_a_store_that_takes_connections_is_told_from_one_that_does_not(store_url
 def test_a_run_waits_until_the_database_answers(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = ["away", "away"]
     pauses: list[float] = []
-    monkeypatch.setattr(resources, "find_refusal", lambda url: refusals.pop() if refusals else find_refusal(url))
+    monkeypatch.setattr(database_module, "find_refusal", lambda url: refusals.pop() if refusals else find_refusal(url))
     monkeypatch.setattr("time.sleep", pauses.append)
     wait_for_database(sqlite_url)
     assert pauses == [0.5, 1.0]

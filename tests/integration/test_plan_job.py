@@ -14,8 +14,8 @@ from temp_project import TempProject, find_error, find_materialized
 
 from batch_assets.core.errors import EngineDead
 from batch_assets.core.steps import Step
-from batch_assets.dagster import runs as launches
 from batch_assets.dagster.runs import PLAN_JOB, job_name
+from batch_assets.pipeline import dispatch
 from batch_assets.pipeline.dispatch import FAILURE_BUDGET
 from batch_assets.store.failures import count_failure
 from batch_assets.store.leases import LeaseBook
@@ -32,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TempProject:
     found.use(ScriptedEngine())
     write(found, "b1")
     write(found, "b2")
-    monkeypatch.setattr(launches, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(dispatch, "FIRST_WAIT_S", 0.0)
     return found
 
 
@@ -179,11 +179,11 @@ def test_a_model_whose_runs_fail_rests_though_no_partition_is_to_blame(
     project.launch_plan()
     (failed,) = project.work_off()
     assert not failed.success
-    monkeypatch.setattr(launches, "FIRST_WAIT_S", 3600.0)
+    monkeypatch.setattr(dispatch, "FIRST_WAIT_S", 3600.0)
     assert project.launch_plan().success
     assert project.queue() == []
     assert "rests" in str(project.tick(STALE).skip_reason) or "later" in str(project.tick(STALE).skip_reason)
-    monkeypatch.setattr(launches, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(dispatch, "FIRST_WAIT_S", 0.0)
     project.launch_plan()
     assert sorted(listed(project)) == sorted(ALL)
 
@@ -273,10 +273,10 @@ def test_results_follow_by_themselves_and_held_ones_do_not(project: TempProject)
     project.launch_plan(variants=["v1--m1"])
     project.work_off()
     (request,) = project.tick(FOLLOW).run_requests or ()
-    assert request.job_name == job_name("t")
+    assert request.job_name == job_name("t", Step.RESULTS)
     config = request.run_config["ops"]["t__launch_results_op"]["config"]
     assert config == {"partitions": ["b1|v1--m1", "b2|v1--m1"]}
-    done = project.launch("results", **config)
+    done = project.launch(Step.RESULTS, **config)
     assert {p for _, p in find_materialized(done)} == {"b1|v1--m1"}
     assert project.tick(FOLLOW).run_requests == []
     project.use(ScriptedEngine())
