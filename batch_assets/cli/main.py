@@ -45,8 +45,10 @@ from batch_assets.dagster.asset_keys import load_recorded
 from batch_assets.dagster.dead_runs import end_dead_runs
 from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.dagster.runs import COMMAND_LINE, LAUNCHED_BY_TAG, PLAN_JOB, TASK_TAG, enqueue, has_daemon
+from batch_assets.engines.factory import build_engine
 from batch_assets.pipeline.dispatch import InFlight, choose
 from batch_assets.pipeline.plan import Selection, make_plan
+from batch_assets.pipeline.platform import BuildEngine
 from batch_assets.run.sync_bridge import end_runs
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
@@ -289,11 +291,11 @@ def up(port: int) -> None:
     sys.exit(serve(settings, port))
 
 
-def main() -> None:
+def main(build_engine: BuildEngine = build_engine) -> None:
     """Run the command line; turn every error into a plain message and an exit code."""
     warnings.simplefilter("ignore")
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(cli.main(standalone_mode=False, obj=build_engine))
     except click.ClickException as e:
         e.show()
         sys.exit(WRONG_USE)

@@ -4,12 +4,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import click
 from dagster import DagsterInstance
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.instance import open_instance
 from batch_assets.dagster.project import Project, load_project
+from batch_assets.engines.factory import build_engine
 from batch_assets.pipeline.platform import Platform, open_platform
 from batch_assets.run.loop import Observer
 from batch_assets.settings import Settings, load_settings
@@ -34,10 +36,11 @@ class Session:
 
 @contextmanager
 def open_session(observer: Observer | None = None) -> Generator[Session, None, None]:
-    """Open everything, and close it in the end."""
+    """Open everything, and close it in the end. The command line's object is what makes engines, if it has one."""
     settings = load_settings()
     project = load_project(settings)
-    platform = open_platform(settings, observer)
+    context = click.get_current_context(silent=True)
+    platform = open_platform(settings, observer, (context.obj if context else None) or build_engine)
     try:
         with open_instance(settings) as instance:
             yield Session(settings=settings, project=project, platform=platform, instance=instance)

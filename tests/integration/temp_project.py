@@ -14,6 +14,7 @@ from factories import ScriptedEngine, make_instance, write_csv, write_prompt
 
 from batch_assets.cli.launch import Launcher, RunSummary
 from batch_assets.core.attempts import RetryMode
+from batch_assets.core.models import ModelEntry
 from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key, load_recorded
@@ -21,6 +22,7 @@ from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.dagster.platform_resource import PLATFORM, build_platform_resource
 from batch_assets.dagster.project import Project, load_project
 from batch_assets.dagster.runs import PLAN_JOB, job_name, op_config, op_name, read_config
+from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
 from batch_assets.pipeline.plan import Plan, Selection, make_plan
 from batch_assets.pipeline.platform import BuildEngine, Platform, open_platform
@@ -118,7 +120,11 @@ class TempProject:
     @property
     def resources(self) -> dict[str, dg.ResourceDefinition]:
         """What runs get instead of the project's own platform: the same with the engines that are to be used."""
-        return {PLATFORM: build_platform_resource(lambda entry, cache: self._build_engine(entry, cache))}
+        return {PLATFORM: build_platform_resource(self.build_engine)}
+
+    def build_engine(self, entry: ModelEntry, cache: Path) -> Engine:
+        """Return the engine that is to be used now."""
+        return self._build_engine(entry, cache)
 
     def add_fallback(self) -> None:
         """Add a second model `big`, and name it as the task's fallback."""
@@ -130,7 +136,7 @@ class TempProject:
     @contextmanager
     def open_platform(self) -> Iterator[Platform]:
         """Open the store and the frames as a run does."""
-        platform = open_platform(load_settings(), build_engine=self._build_engine)
+        platform = open_platform(load_settings(), build_engine=self.build_engine)
         yield platform
         platform.database.close()
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandera.polars as pa
 import polars as pl
 import pytest
 import sqlalchemy as sa
 from factories import BAD, ScriptedEngine, fail_for_good, make_result
+from pydantic import BaseModel
 from temp_project import RESULTS, TempProject, find_checks, find_error, find_held, find_materialized
 
 from batch_assets.core.asset_names import LLM_OUTPUTS, RESULT_ASSETS
@@ -368,16 +370,20 @@ def test_cleaned_values_are_told_by_line_and_are_no_warning(project: TempProject
     assert (metadata["records"].value, metadata["cleaned_values"].value) == (3, 1)
 
 
+def refuse_every_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the contract want a text for out_score, which is a number: no input can break the frame's own types."""
+    whole = validated_module.validated_results_schema
+
+    def break_schema(output: type[BaseModel]) -> pa.DataFrameSchema:
+        return whole(output).update_column("out_score", dtype=pl.String)
+
+    monkeypatch.setattr(validated_module, "validated_results_schema", break_schema)
+
+
 def test_a_frame_that_breaks_its_contract_is_red_and_stops_what_follows(
     frozen: TempProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = validated_module.make_frame
-
-    def break_frame(*args: Any) -> tuple[pl.DataFrame, list[str]]:
-        frame, disagreeing = whole(*args)
-        return frame.with_columns(pl.col("out_score").cast(pl.String)), disagreeing
-
-    monkeypatch.setattr(validated_module, "make_frame", break_frame)
+    refuse_every_score(monkeypatch)
     red = frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     (found,) = [d for d in red.get_asset_check_evaluations() if not d.passed]
     assert (found.asset_key.path[-1], found.check_name, found.partition) == ("validated_results", "contract", P)
@@ -390,13 +396,7 @@ def test_a_frame_that_breaks_its_contract_doesnt_take_the_place_of_a_good_one(
 ) -> None:
     frozen.materialize(["llm_outputs", *RESULTS], partition=P)
     good = read_frame(frozen)
-    whole = validated_module.make_frame
-
-    def break_frame(*args: Any) -> tuple[pl.DataFrame, list[str]]:
-        frame, disagreeing = whole(*args)
-        return frame.with_columns(pl.col("out_score").cast(pl.String)), disagreeing
-
-    monkeypatch.setattr(validated_module, "make_frame", break_frame)
+    refuse_every_score(monkeypatch)
     assert not frozen.materialize(RESULTS, partition=P).success
     assert read_frame(frozen).equals(good)
 

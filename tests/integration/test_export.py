@@ -331,7 +331,7 @@ def fill(project: TempProject, partitions: int, rows: int) -> None:
             with platform.database.write() as connection:
                 connection.execute(
                     sa.insert(batches).values(
-                        task="t", batch=batch, seq=10 + n, stamp="", source_hash=digest(ids), records=rows,
+                        task="t", batch=batch, seq=10 + n, change_token="", source_hash=digest(ids), records=rows,
                         malformed=[], superseded=0, superseded_hash="", frozen_at=now(),
                     )
                 )  # fmt: skip

@@ -62,7 +62,7 @@ def test_one_run_freezes_what_is_new_and_queues_one_run_per_model(project: TempP
     assert set(find_materialized(done)) == {
         ("source_records", "b1"), ("source_records", "b2"), ("variant_specs", "v1--m1"), ("variant_specs", "v2--m1"),
     }  # fmt: skip
-    assert project.queue() == [(OUTPUTS, {"partitions": ALL, "retry": "none"})]
+    assert project.queue() == [(OUTPUTS, {"partitions": ALL})]
     (made,) = project.work_off()
     assert {p for _, p in find_materialized(made)} == set(ALL)
     assert project.launch_plan().success
