@@ -76,18 +76,16 @@ def load_guards() -> list[Guard]:
 
 
 def render_table(guards: Sequence[Guard]) -> str:
-    """Return the tables of docs/guarantees.md, one for each topic."""
+    """Return the tables of docs/guarantees.md, one for each topic, with links to the proof."""
     lines: list[str] = []
     topic = ""
     for g in guards:
         if g.topic != topic:
             topic = g.topic
-            lines += ["", f"## {topic}", "", "| fault | what happens | what the operator sees | test | guarded line |"]
-            lines.append("|---|---|---|---|---|")
-        tests = "<br>".join(f"`{t.removeprefix('tests/')}`" for t in g.tests)
-        code = _cell(f"`{g.line.strip().splitlines()[0]}`")
-        place = f"`{g.file.removeprefix('batch_assets/')}`: {code}"
-        lines.append(f"| {_cell(g.fault)} | {_cell(g.happens)} | {_cell(g.sees)} | {_cell(tests)} | {place} |")
+            lines += ["", f"## {topic}", "", "| fault | what happens | what you see | proof |", "|---|---|---|---|"]
+        files = dict.fromkeys(t.partition("::")[0] for t in g.tests)
+        proof = ", ".join([*(f"[test](../{f})" for f in files), f"[code](../{g.file})"])
+        lines.append(f"| {_cell(g.fault)} | {_cell(g.happens)} | {_cell(g.sees)} | {proof} |")
     return "\n".join([BEGIN, *lines, "", END])
 
 
