@@ -3,9 +3,10 @@
 import dagster as dg
 from dagster import DagsterInstance
 
-from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, RESULT_ASSETS, VARIANT_SPECS
+from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, VARIANT_SPECS
 from batch_assets.core.tasks import Task
 from batch_assets.pipeline.plan import RecordedVersions
+from batch_assets.pipeline.result_assets import RESULT_NAMES
 
 _VERSION_TAG = "dagster/data_version"
 
@@ -17,7 +18,7 @@ def asset_key(task: Task, name: str) -> dg.AssetKey:
 
 def load_recorded(instance: DagsterInstance, task: Task) -> RecordedVersions:
     """Return the data versions that Dagster has of a task's partitions, for the planner."""
-    names = (VARIANT_SPECS, LLM_OUTPUTS, *((FALLBACK_OUTPUTS,) if task.fallbacks else ()), *RESULT_ASSETS)
+    names = (VARIANT_SPECS, LLM_OUTPUTS, *((FALLBACK_OUTPUTS,) if task.fallbacks else ()), *RESULT_NAMES)
     return {name: load_versions(instance, task, name) for name in names}
 
 

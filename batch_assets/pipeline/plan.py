@@ -11,13 +11,7 @@ from typing import Self
 
 import polars as pl
 
-from batch_assets.core.asset_names import (
-    FALLBACK_OUTPUTS,
-    LLM_OUTPUTS,
-    RESULT_ASSETS,
-    SOURCE_RECORDS,
-    VARIANT_SPECS,
-)
+from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS
 from batch_assets.core.attempts import RetryMode, Status
 from batch_assets.core.classification import RecordNeed, classify
 from batch_assets.core.identity import VariantSpec, fingerprint
@@ -26,6 +20,7 @@ from batch_assets.core.records import input_hash
 from batch_assets.core.tasks import Task, Variant
 from batch_assets.pipeline.partition_inputs import find_fallback, to_records
 from batch_assets.pipeline.platform import Platform
+from batch_assets.pipeline.result_assets import RESULT_NAMES
 from batch_assets.run.partition_run import key_of
 from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, Source
 from batch_assets.store.batches import BatchState, content_of, load_batches
@@ -288,7 +283,7 @@ class _Planner:
             if not is_recorded or is_retried:
                 self._found.fallbacks[partition] = fallback.fingerprint
         version = fallback.results_version(state) if fallback else state.data_version
-        if any(self._find_recorded(name, partition) != version for name in RESULT_ASSETS):
+        if any(self._find_recorded(name, partition) != version for name in RESULT_NAMES):
             self._found.outdated[partition] = state, version
 
     def _find_recorded(self, asset: str, partition: PartitionKey) -> str | None:

@@ -103,21 +103,23 @@ class FrameStore:
                 rows = _rows_within(MAX_BLOCK_BYTES, block)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StagedFrame:
-    """A frame that is written as a whole and not yet in its place."""
+    """A frame that is written as a whole, beside its place until `put` moves it there."""
 
     temporary: Path
     path: Path
+    is_put: bool = False
 
     def scan(self) -> pl.LazyFrame:
         """Return its rows."""
-        return pl.scan_parquet(self.temporary, glob=False)
+        return pl.scan_parquet(self.path if self.is_put else self.temporary, glob=False)
 
     def put(self) -> Path:
         """Move it into its place; return that. Raises StoreError if the disk refuses."""
         try:
             self.temporary.replace(self.path)
+            self.is_put = True
             _sync_folder(self.path.parent)
         except OSError as e:
             raise StoreError(f"{self.path} can't be written: {e}; the file before, if there was one, stays") from e

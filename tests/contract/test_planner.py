@@ -18,7 +18,7 @@ from factories import (
     refuse_a,
 )
 
-from batch_assets.core.asset_names import LLM_OUTPUTS, QUARANTINE, RESULT_ASSETS
+from batch_assets.core.asset_names import LLM_OUTPUTS, QUARANTINE
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import EngineDead, SourceError
 from batch_assets.core.models import Sampling
@@ -27,6 +27,7 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import load_versions
 from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.pipeline.plan import Plan, Selection
+from batch_assets.pipeline.result_assets import RESULT_NAMES
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import partitions as finished_partitions
 
@@ -504,7 +505,7 @@ def test_where_dagster_says_done_and_the_store_doesnt_the_store_is_right(stage: 
 def test_results_of_another_version_are_outdated_and_nothing_is_asked(stage: Stage) -> None:
     task = make_two(stage)
     stage.run(task)
-    for asset in RESULT_ASSETS:
+    for asset in RESULT_NAMES:
         stage.report(task, asset, "b2|v2--m1", "of another version")
         plan = stage.plan(task)
         assert (plan.needs, plan.outdated, plan.is_empty) == ((), (PartitionKey("b2", "v2--m1"),), False)

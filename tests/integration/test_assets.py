@@ -13,13 +13,14 @@ from factories import BAD, ScriptedEngine, fail_for_good, make_result
 from pydantic import BaseModel
 from temp_project import RESULTS, TempProject, find_checks, find_error, find_held, find_materialized
 
-from batch_assets.core.asset_names import LLM_OUTPUTS, RESULT_ASSETS
+from batch_assets.core.asset_names import LLM_OUTPUTS
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
 from batch_assets.core.steps import Step
 from batch_assets.dagster.asset_keys import asset_key, load_versions
 from batch_assets.pipeline import validated_frame as validated_module
 from batch_assets.pipeline.plan import Selection
+from batch_assets.pipeline.result_assets import RESULT_NAMES
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.partitions import load_partitions
 from batch_assets.store.results import VariantKey
@@ -99,7 +100,7 @@ def test_one_partition_runs_through_from_source_to_report(real_project: TempProj
     assert find_materialized(done) == [(name, P) for name in ("llm_outputs", *RESULTS)]
     assert find_checks(done) == GREEN | RESULT_CHECKS
     task, _ = project.bind()
-    versions = {load_versions(project.instance, task, name)[P] for name in (LLM_OUTPUTS, *RESULT_ASSETS)}
+    versions = {load_versions(project.instance, task, name)[P] for name in (LLM_OUTPUTS, *RESULT_NAMES)}
     with project.open_platform() as platform, platform.database.read() as connection:
         assert versions == {load_partitions(connection, "t")["b1", "v1--m1"].data_version}
     frame = read_frame(project)
@@ -214,7 +215,7 @@ def test_results_of_many_partitions_have_their_own_versions_and_checks_too(froze
     }
     task, _ = frozen.bind()
     wanted = load_versions(frozen.instance, task, LLM_OUTPUTS)
-    assert all(load_versions(frozen.instance, task, name) == wanted for name in RESULT_ASSETS)
+    assert all(load_versions(frozen.instance, task, name) == wanted for name in RESULT_NAMES)
 
 
 def test_a_backfills_tag_is_on_every_event_of_its_run(frozen: TempProject) -> None:

@@ -1,22 +1,15 @@
 """What follows llm_outputs, in one step: validated_results, quarantine, qa_samples, run_reports [batch × variant].
 
-One step, because a run over many partitions hands no Output on, and Dagster would skip the steps after it. A new asset
-after validated_results is a row here, its name in core/asset_names.py, and a function in pipeline/make_results.py.
+One step, because a run over many partitions hands no Output on, and Dagster would skip the steps after it. Which assets
+there are is in pipeline/result_assets.py.
 """
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from typing import Any
 
 import dagster as dg
 
-from batch_assets.core.asset_names import (
-    FALLBACK_OUTPUTS,
-    LLM_OUTPUTS,
-    QA_SAMPLES,
-    QUARANTINE,
-    RUN_REPORTS,
-    VALIDATED_RESULTS,
-)
+from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, VALIDATED_RESULTS
 from batch_assets.core.partition_keys import parse_partition_key
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
@@ -27,6 +20,7 @@ from batch_assets.dagster.partitions import output_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.pipeline.make_results import make_results
 from batch_assets.pipeline.platform import Platform
+from batch_assets.pipeline.result_assets import RESULT_ASSETS, ResultAsset
 
 
 def build_results(task: Task) -> dg.AssetsDefinition:
@@ -34,7 +28,7 @@ def build_results(task: Task) -> dg.AssetsDefinition:
 
     @dg.multi_asset(
         name=f"{task.name}__results",
-        specs=[_build_spec(task, name, upstream, words, kinds) for name, upstream, words, kinds in _ASSETS],
+        specs=[_build_spec(task, asset) for asset in RESULT_ASSETS],
         partitions_def=output_partitions(task.name),
         backfill_policy=dg.BackfillPolicy.multi_run(max_partitions_per_run=1000),
         check_specs=build_check_specs(task, VALIDATED_RESULTS),
@@ -52,46 +46,16 @@ def build_results(task: Task) -> dg.AssetsDefinition:
     return results
 
 
-_ASSETS = (
-    (
-        VALIDATED_RESULTS,
-        LLM_OUTPUTS,
-        "One row per record whose answer is accepted: the answer's fields as typed columns, in Parquet.",
-        {"pydantic", "pandera", "parquet"},
-    ),
-    (
-        QUARANTINE,
-        LLM_OUTPUTS,
-        "One row per record without an accepted answer, with its reason: work for another model or a person.",
-        {"sql"},
-    ),
-    (
-        QA_SAMPLES,
-        VALIDATED_RESULTS,
-        "One row per sampled result: those of smallest seeded hash, stable and mergeable over batches.",
-        {"sql"},
-    ),
-    (
-        RUN_REPORTS,
-        QA_SAMPLES,
-        "One row per batch and variant: counts, tokens, seconds, rates, cost and latency.",
-        {"sql"},
-    ),
-)
-
-
-def _build_spec(task: Task, name: str, upstream: str, words: str, kinds: Set[str]) -> dg.AssetSpec:
+def _build_spec(task: Task, asset: ResultAsset) -> dg.AssetSpec:
+    # What is made of the outputs is made of the fallback's answers too.
+    is_second = task.fallbacks and asset.upstream == LLM_OUTPUTS
+    upstream = [LLM_OUTPUTS, FALLBACK_OUTPUTS] if is_second else [asset.upstream]
     return dg.AssetSpec(
-        asset_key(task, name),
-        deps=[asset_key(task, name) for name in _list_upstream(task, upstream)],
+        asset_key(task, asset.name),
+        deps=[asset_key(task, name) for name in upstream],
         skippable=True,
         group_name=task.name,
         owners=list(task.owners),
-        kinds=set(kinds),
-        description=words,
+        kinds=set(asset.kinds),
+        description=asset.description,
     )
-
-
-def _list_upstream(task: Task, upstream: str) -> Sequence[str]:
-    """Return the assets that one of ours is made from: what is made of the outputs is made of the fallback's too."""
-    return [LLM_OUTPUTS, FALLBACK_OUTPUTS] if task.fallbacks and upstream == LLM_OUTPUTS else [upstream]

@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from batch_assets.core.asset_names import RESULT_ASSETS
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.outcomes import MadePartition
@@ -25,6 +24,7 @@ from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import NextStep
 from batch_assets.pipeline.platform import Platform
+from batch_assets.pipeline.result_assets import RESULT_NAMES
 from batch_assets.sources.base import Source
 
 
@@ -101,7 +101,7 @@ def _build_results_job(task: Task, source: Source) -> dg.JobDefinition:
         yield dg.Output(held_back)
 
     words = (
-        f"Makes what follows the listed output partitions of {task.name}: {', '.join(RESULT_ASSETS)}. Those whose "
+        f"Makes what follows the listed output partitions of {task.name}: {', '.join(RESULT_NAMES)}. Those whose "
         "blocking checks fail are held back, the others go on. Asks no model."
     )
     return _build_job(name, results_op, words)
