@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     both. Another SQLite file (`sqlite:///…`) is the store alone."""
 
     db_password: SecretStr = SecretStr("")
-    """PostgreSQL's password, where the URL has none; libpq's own PGPASSWORD and ~/.pgpass count too."""
+    """PostgreSQL's password, if the URL has none; libpq's own PGPASSWORD and ~/.pgpass count too."""
 
     defs: Path = _PACKAGE / "defs"
     """The folder of task folders, with models.yaml in it."""
@@ -124,7 +124,7 @@ def load_settings() -> Settings:
 
 
 def read_variable(name: str) -> str:
-    """Return a variable that a task names, such as a database with its password; ConfigError where it isn't set."""
+    """Return a variable that a task names, such as a database with its password; ConfigError if it isn't set."""
     value = os.environ.get(name, "").strip()
     if not value:
         raise ConfigError(f"the environment variable {name} is not set, and a task's source names it")

@@ -108,7 +108,7 @@ class Ladder(Entry):
     is shown to the model with the reason of its refusal, if `feeds_back`.
 
     Bounds: `steps`, and `max_tokens_per_record`, the prompt and output tokens of all answers to a record's request.
-    Where a server tells no usage, its answer counts as `max_tokens`. A refusal by the model or by a filter isn't
+    If a server says nothing of usage, its answer counts as `max_tokens`. A refusal by the model or by a filter isn't
     climbed from. After the last step the record is quarantined, and the task's fallback model, if it has one, is asked.
     """
 

@@ -19,7 +19,7 @@ PLAIN = (str, int, float, bool, bytes, tuple, list, set, frozenset, dict, re.Pat
 def read_code(things: list[Callable[..., Any] | type]) -> list[tuple[str, str]]:
     """Return (name, source) of `things` and of what they refer to, sorted; where a module lies doesn't matter.
 
-    Raises OSError or TypeError where one has no source.
+    Raises OSError or TypeError if one has no source.
     """
     seen: set[int] = set()
     found: set[tuple[str, str]] = set()

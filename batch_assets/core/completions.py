@@ -24,8 +24,8 @@ class Usage:
 class Completion:
     """One answer as the engine gave it. `latency_s` runs from handing the request over to having the whole answer.
 
-    `reasoning` is what a server returned beside the answer as the model's thinking, `refusal` its words where the model
-    declined; None where there was no such field.
+    `reasoning` is what a server returned beside the answer as the model's thinking, `refusal` its words if the model
+    declined; None if there was no such field.
     """
 
     text: str

@@ -55,7 +55,7 @@ class StreamState:
     """How far a stream is in batches. All None: nothing is.
 
     `position`: up to here rows were taken in their order. Behind it rows may come late, so that what lies a lookback
-    behind is swept again and again, in parts if it is much: `swept_to` is where the next part begins, None where no
+    behind is swept again and again, in parts if it is much: `swept_to` is where the next part begins, None if no
     sweep is under way; `swept_from` is the cursor of the position at which this sweep (or else the last) began.
     """
 

@@ -36,7 +36,7 @@ class Refused:
 
 
 def climb(ladder: Ladder, base: Request, refused: Sequence[Refused], spec: VariantSpec) -> Request | None:
-    """Return the request of the next step, or None where the ladder ends. `refused` are the answers so far, in order.
+    """Return the request of the next step, or None if the ladder ends. `refused` are the answers so far, in order.
 
     The request is made of the base request and the last refused answer alone, so that it has the same key in each run.
     """

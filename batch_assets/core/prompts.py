@@ -85,7 +85,7 @@ class Prompt:
 
 
 def load_prompts(folder: Path, output: type[BaseModel]) -> dict[str, Prompt]:
-    """Read every `*.md` of a folder, by prompt_ver. ConfigError where there is none or one is wrong."""
+    """Read every `*.md` of a folder, by prompt_ver. Raises ConfigError if there is none or one is wrong."""
     paths = sorted(folder.glob("*.md"))
     if not paths:
         raise ConfigError(f"{folder}: no prompt file; a prompt version is one file, like v1.md")

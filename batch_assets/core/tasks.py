@@ -121,7 +121,7 @@ class Task:
         return {v.key: Variant(prompt=v.prompt, model=model) for v in others}
 
     def find_variant(self, key: str) -> Variant | None:
-        """Return a variant by its key, of the task's own or of its fallback model; None where there is none."""
+        """Return a variant by its key, of the task's own or of its fallback model; None if there is none."""
         return self.variants.get(key) or next((v for v in self.fallbacks.values() if v.key == key), None)
 
     @cached_property

@@ -31,7 +31,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _constru
 
 
 def check_yaml(path: Path) -> None:
-    """Refuse a file of YAML documents that others will read, where it is none or a key comes twice: ConfigError."""
+    """Raise ConfigError if a file that others will read is no YAML, or if a key comes twice in it."""
     try:
         for _ in yaml.load_all(path.read_text(encoding="utf-8-sig"), Loader=_Loader):
             pass

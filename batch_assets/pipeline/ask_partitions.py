@@ -180,7 +180,7 @@ def _count_records(platform: Platform, task: Task, partitions: Sequence[Partitio
 
 
 def watch(platform: Platform, log: Log, *, counts_all: bool) -> Observer:
-    """Return an observer that writes into the run's log, and tells the platform's observer if there is one."""
+    """Return an observer that writes into the run's log, and passes on to the platform's observer if there is one."""
     lines = ProgressLog(log)
 
     def observe(progress: Progress) -> None:

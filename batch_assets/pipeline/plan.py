@@ -338,7 +338,7 @@ class _Planner:
             if is_recorded:
                 return None
             return PartitionNeed(
-                partition=partition, fingerprint=wanted, reasons=("finished, but Dagster wasn't told",)
+                partition=partition, fingerprint=wanted, reasons=("finished, but not recorded in Dagster",)
             )
         parts = {"source": batch.content, **spec.parts}
         if not self._is_counting:

@@ -1,4 +1,4 @@
-"""Text of records inside Markdown, where none of it may count as markup."""
+"""Text of records inside Markdown: none of it may count as markup."""
 
 import re
 

@@ -19,7 +19,7 @@ class RunReport(BaseModel):
     repeated    attempts beyond the first of a record: retries, steps of the ladder, what a killed run had in flight
     reused      rows answered by an earlier attempt: equal requests, reverted prompts
     superseded  records that a later batch has taken over; not part of total
-    seconds     the engine's busy time, shared among the requests in it (runner.share); reused rows cost none
+    seconds     the engine's busy time, shared among the requests in it (run/engine_time.py); reused rows cost none
     fallback_ok records that are not ok here and were answered by the task's fallback model; not part of ok
     labels      accepted answers by categorical field and label; known once validated_results is made
     """
@@ -85,7 +85,7 @@ def make_report(
     latencies_s: Sequence[float],
     price_per_gpu_hour: float,
 ) -> RunReport:
-    """Compute the figures. Rates are None where nothing was asked; cost is seconds / 3600 * price."""
+    """Compute the figures. Rates are None if nothing was asked; cost is seconds / 3600 * price."""
     tokens = prompt_tokens + completion_tokens
     return RunReport(
         total=ok + invalid + error,

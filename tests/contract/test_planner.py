@@ -476,7 +476,7 @@ def test_what_dagster_wasnt_told_is_stamped_again_without_a_request(stage: Stage
     stage.report(task, LLM_OUTPUTS, "b1|v1--m1", "of another version")
     plan = stage.plan(task)
     assert tell(plan) == {"b1|v1--m1": (0, 0, 0, 0)}
-    assert tell_reasons(plan) == {("finished, but Dagster wasn't told",)}
+    assert tell_reasons(plan) == {("finished, but not recorded in Dagster",)}
     assert stage.run(task).opened == 0
     assert stage.plan(task).is_empty
 
