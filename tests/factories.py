@@ -20,7 +20,7 @@ from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, RetryPolicy
 from batch_assets.core.canonical import digest
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.errors import NotReadyError, RequestFailed
-from batch_assets.core.identity import fingerprint, request_key, variant_spec
+from batch_assets.core.identity import fingerprint, model_digest, request_key, variant_spec
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.outcomes import MadePartition
 from batch_assets.core.prompts import load_prompts
@@ -137,7 +137,7 @@ def make_inputs(
 ) -> PartitionInputs:
     """Return the work on one output partition; of the task's first variant by default."""
     chosen = task.variants[variant] if variant else next(iter(task.variants.values()))
-    spec = variant_spec(task, chosen, chosen.model.revision)
+    spec = variant_spec(task, chosen, model_digest(chosen.model, chosen.model.revision))
     content = digest([[r.item_id, dict(r.fields)] for r in records])
 
     def read() -> Iterator[Sequence[Record]]:

@@ -10,6 +10,7 @@ from dagster import DagsterInstance
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.instance import open_instance
+from batch_assets.dagster.moved_models import recognise_moved_models
 from batch_assets.dagster.project import Project, load_project
 from batch_assets.engines.factory import build_engine
 from batch_assets.pipeline.platform import Platform, open_platform
@@ -43,6 +44,7 @@ def open_session(observer: Observer | None = None) -> Generator[Session, None, N
     platform = open_platform(settings, observer, (context.obj if context else None) or build_engine)
     try:
         with open_instance(settings) as instance:
+            recognise_moved_models(project.tasks.values(), platform, instance)
             yield Session(settings=settings, project=project, platform=platform, instance=instance)
     finally:
         platform.database.close()

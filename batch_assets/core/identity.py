@@ -9,7 +9,7 @@ from typing import cast
 
 from batch_assets.core.acceptance import ACCEPTANCE_VERSION
 from batch_assets.core.canonical import digest, digest_exact
-from batch_assets.core.models import Sampling
+from batch_assets.core.models import ModelEntry, Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.tasks import Task, Variant
 
@@ -30,13 +30,22 @@ class VariantSpec:
         return data_version(self.request_spec, self.accept_spec)
 
 
-def variant_spec(task: Task, variant: Variant, revision: str | None) -> VariantSpec:
-    """Return the identity of one variant; `revision` is that of the weights as they were found."""
+def model_digest(model: ModelEntry, revision: str | None, *, local_place: str | None = None) -> str:
+    """Return the identity of a model; `revision` is that of its weights as they were found.
+
+    `local_place` is for a local folder: "" by the present rules, under which the place doesn't count, or the path under
+    which the rules of version 0.1 knew it.
+    """
+    return digest(model.identity(revision, local_place))
+
+
+def variant_spec(task: Task, variant: Variant, model: str) -> VariantSpec:
+    """Return the identity of one variant; `model` is the digest of its model (`model_digest`)."""
     parts = {
         "prompt": digest(variant.prompt.text()),
         "output schema": digest(_keep_order(task.output_schema)),
         "sampling": _digest_sampling(variant.model.sampling),
-        "model": digest(variant.model.identity(revision)),
+        "model": model,
     }
     accept = digest(
         {

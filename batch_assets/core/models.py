@@ -76,12 +76,16 @@ class ModelEntry(Entry):
     pool: Annotated[str, Field(pattern="^[A-Za-z0-9_/-]{1,60}$")] = "gpu"
     description: str = ""
 
-    def identity(self, revision: str | None) -> dict[str, object]:
-        """Return all of the entry that can change an answer, with the revision that was found for its weights."""
+    def identity(self, revision: str | None, weights: str | None = None) -> dict[str, object]:
+        """Return all of the entry that can change an answer, with the revision that was found for its weights.
+
+        `weights` takes the place of the entry's own: a local folder is known by its revision, wherever it lies.
+        """
         entry = self.model_dump(mode="json")
         kept = {k: v for k, v in entry.items() if k not in NOT_IDENTITY}
         args = {k: v for k, v in entry["engine_args"].items() if k not in ENGINE_ARGS_NOT_IDENTITY}
-        return {**kept, "engine_args": args, "revision": revision}
+        found: dict[str, object] = {**kept, "engine_args": args, "revision": revision}
+        return found if weights is None else {**found, "weights": weights}
 
 
 def load_models(path: Path) -> dict[str, ModelEntry]:

@@ -9,6 +9,7 @@ from dagster import DagsterInstance
 from batch_assets.core.attempts import RetryMode
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import load_recorded
+from batch_assets.dagster.moved_models import recognise_moved_models
 from batch_assets.dagster.runs import find_in_flight
 from batch_assets.pipeline.dispatch import FAILURE_BUDGET, Choice, InFlight, choose
 from batch_assets.pipeline.plan import EVERYTHING, Plan, Selection, make_plan
@@ -41,6 +42,7 @@ def look_at_task(
     but: str = "",
 ) -> View:
     """Plan without counting records, and choose what is worth launching; the run `but` doesn't count as in flight."""
+    recognise_moved_models([(task, source)], platform, instance)
     in_flight = find_in_flight(instance, task, but=but)
     recorded = load_recorded(instance, task)
     plan = make_plan(task, source, platform, recorded, selection=selection, retry=retry, is_counting=False)

@@ -52,7 +52,7 @@ def load_project(settings: Settings) -> Project:
         definitions,
         dg.Definitions(
             jobs=[build_plan_job(tasks, lambda name: definitions.resolve_job_def(name))],
-            resources={PLATFORM: build_platform_resource()},
+            resources={PLATFORM: build_platform_resource(tasks)},
             executor=dg.in_process_executor,
             sensors=[build_alerts_sensor(settings)],
         ),

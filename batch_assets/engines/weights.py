@@ -37,6 +37,11 @@ def locate_weights(entry: ModelEntry, cache_dir: Path) -> Weights:
     return Weights(model=entry.weights, revision=entry.revision, is_local=False)
 
 
+def is_local_folder(entry: ModelEntry) -> bool:
+    """Say whether an entry's weights are a folder of this machine, whose files are its revision."""
+    return entry.engine == "vllm" and Path(entry.weights).expanduser().is_dir()
+
+
 def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
     """Return the revision of an entry's weights: a local folder's is a hash of its files, else what the entry says."""
     if entry.weights.startswith("package:"):
@@ -44,7 +49,7 @@ def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
             raise ConfigError(f"models.yaml: {entry.model_id}: weights: the only packaged model is {PACKAGE_WEIGHTS}")
         return f"{SMOLLM2_SHA256[:DIGEST_HEX_DIGITS]}.{CONVERTER_VERSION}"
     folder = Path(entry.weights).expanduser()
-    if entry.engine == "vllm" and folder.is_dir():
+    if is_local_folder(entry):
         return hash_folder(folder.resolve(), cache_dir)
     if entry.engine == "vllm" and not folder.is_absolute() and entry.revision is None:
         raise ConfigError(

@@ -10,7 +10,7 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Task
 from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
-from batch_assets.engines.weights import find_revision
+from batch_assets.pipeline.model_identities import find_model_digest
 from batch_assets.run.loop import Observer
 from batch_assets.settings import Settings
 from batch_assets.store.database import Database, open_database
@@ -38,7 +38,8 @@ class Platform:
             raise ConfigError(f"task {task.name} has no variant {variant!r}; it has {', '.join(task.variants)}")
         key = (task.name, variant)
         if key not in self._specs:
-            self._specs[key] = variant_spec(task, found, find_revision(found.model, self.settings.cache_dir))
+            model = find_model_digest(task, found.model, self.database, self.settings.cache_dir)
+            self._specs[key] = variant_spec(task, found, model)
         return self._specs[key]
 
 

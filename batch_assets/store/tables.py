@@ -182,6 +182,15 @@ leases = sa.Table(
     sa.Column("expires_at", UtcDateTime, nullable=False),
 )
 
+model_identities = sa.Table(
+    "llm_model_identities",
+    metadata,
+    _task(),
+    sa.Column("model_id", Key, primary_key=True),
+    sa.Column("model_digest", Digest, primary_key=True, comment="by the present rules, without a path"),
+    sa.Column("used_digest", Digest, nullable=False, comment="what the task's rows were made under"),
+)
+
 qa_samples = sa.Table(
     "qa_samples",
     metadata,

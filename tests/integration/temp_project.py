@@ -120,7 +120,7 @@ class TempProject:
     @property
     def resources(self) -> dict[str, dg.ResourceDefinition]:
         """What runs get instead of the project's own platform: the same with the engines that are to be used."""
-        return {PLATFORM: build_platform_resource(self.build_engine)}
+        return {PLATFORM: build_platform_resource({}, self.build_engine)}
 
     def build_engine(self, entry: ModelEntry, cache: Path) -> Engine:
         """Return the engine that is to be used now."""

@@ -86,7 +86,7 @@ def test_a_run_that_opens_the_platform_is_tagged_with_its_process(
 ) -> None:
     monkeypatch.setenv("BATCH_ASSETS_HOME", str(settings.home))
     monkeypatch.setenv("BATCH_ASSETS_DB_URL", settings.db_url)
-    result = dg.materialize([an_asset], instance=instance, resources={"platform": build_platform_resource()})
+    result = dg.materialize([an_asset], instance=instance, resources={"platform": build_platform_resource({})})
     run = instance.get_run_by_id(result.run_id)
     assert run is not None
     assert run.tags[RUN_TAG] == run.run_id

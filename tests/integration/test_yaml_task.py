@@ -41,7 +41,7 @@ def test_a_task_in_yaml_has_everything_that_one_in_python_has(tmp_path: Path) ->
     assert task.thresholds.max_error_share == 0.5
     assert [r.__name__ for r in task.rules] == ["refuse_blank_names"]
     assert [b.batch for b in source.list_batches()] == ["a"]
-    assert variant_spec(task, task.variants["v1--made_up"], None).request_spec
+    assert variant_spec(task, task.variants["v1--made_up"], "model").request_spec
     keys = {s.key.to_user_string() for s in project.definitions.resolve_all_asset_specs()}
     assert "yaml_triage/llm_outputs" in keys
 

@@ -37,7 +37,7 @@ def list_checks(task: Task) -> Sequence[Check[SourceBatch]]:
 
 
 def count_lines(batch: SourceBatch) -> Finding:
-    """Warn of lines that were set aside: they are in no count of records. Cleaned values are listed, and stay records."""
+    """Warn of lines that were set aside: no count of records has them. Cleaned values are listed, and are records."""
     return Finding(
         passed=not batch.malformed,
         figures={

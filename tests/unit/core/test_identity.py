@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from batch_assets.core import identity
-from batch_assets.core.identity import VariantSpec, data_version, fingerprint, request_key, variant_spec
+from batch_assets.core.identity import VariantSpec, data_version, fingerprint, model_digest, request_key, variant_spec
 from batch_assets.core.models import ENGINE_ARGS_NOT_IDENTITY, NOT_IDENTITY, ModelEntry, Sampling
 from batch_assets.core.prompts import Message, load_prompt
 from batch_assets.core.records import Record
@@ -105,7 +105,7 @@ def make_keys(question: Question, folder: Path) -> Keys:
         rules_version=question.rules_version,
     )
     variant = next(iter(task.variants.values()))
-    spec = variant_spec(task, variant, question.revision)
+    spec = variant_spec(task, variant, model_digest(variant.model, question.revision))
     messages = variant.prompt.render(Record(item_id="1", fields={"text": question.text}))
     return Keys(request=request_key(messages, spec), spec=spec)
 

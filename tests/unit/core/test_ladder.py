@@ -22,7 +22,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, VariantSpec, 
     """Return a task, the identity of its variant, and its request for a record."""
     task = make_task(tmp_path_factory.mktemp("prompts"))
     (variant,) = task.variants.values()
-    spec = variant_spec(task, variant, None)
+    spec = variant_spec(task, variant, "model")
     (record,) = make_records({"1": "hello"})
     messages = variant.prompt.render(record)
     key = request_key(messages, spec)
