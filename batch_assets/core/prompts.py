@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from jinja2 import StrictUndefined, Template, TemplateError, TemplateRuntimeError, meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -16,6 +16,8 @@ from batch_assets.core.errors import ConfigError, format_problems
 from batch_assets.core.names import check_key
 from batch_assets.core.records import Record
 from batch_assets.core.yaml_text import load_yaml
+
+JsonSchema = dict[str, Any]
 
 _FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\r?\n---[ \t]*\r?\n(.*)\Z", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -158,13 +160,14 @@ def check_fields(prompt: Prompt, columns: tuple[str, ...]) -> None:
 def _render_opening(
     path: Path, head: FrontMatter, template: Template, fields: tuple[str, ...], output: type[BaseModel]
 ) -> tuple[Message, ...]:
-    order = list(output.model_json_schema().get("properties", {}))
+    schema: JsonSchema = output.model_json_schema()
+    definitions: dict[str, JsonSchema] = schema.get("$defs", {})
     turns = [Message("system", head.system.strip())] if head.system else []
     for n, example in enumerate(head.examples, start=1):
         if set(example.input) != set(fields):
             raise ConfigError(f"{path}: example {n}: input has {sorted(example.input)}, the body uses {list(fields)}")
         try:
-            answer = _as_answer(example.output, order)
+            answer = _as_answer(example.output, schema, definitions)
             output.model_validate_json(answer, strict=True)  # as `accept` does with an answer
             turns.append(Message("user", _render(template, example.input)))
         except ValidationError as e:
@@ -178,10 +181,45 @@ def _render_opening(
     return tuple(turns)
 
 
-def _as_answer(output: Mapping[str, Any], order: Sequence[str]) -> str:
-    """Return an example's output as JSON, its keys in the schema's order: that in which guided decoding writes them."""
-    keys = sorted(output, key=lambda k: (order.index(k) if k in order else len(order), k))
-    return "{" + ",".join(f"{canonical_json(k)}:{canonical_json(output[k])}" for k in keys) + "}"
+def _as_answer(value: object, schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> str:
+    """Return an example's output as JSON, keys in the schema's order at each level, as guided decoding writes them.
+
+    Keys that the schema doesn't name come last, sorted.
+    """
+    options = _list_options(schema, definitions)
+    if isinstance(value, list):
+        items = _find_first(options, "items")
+        return "[" + ",".join(_as_answer(v, items, definitions) for v in cast("list[object]", value)) + "]"
+    if not isinstance(value, dict):
+        return canonical_json(value)
+    fields = cast("dict[str, object]", value)
+    properties = _find_properties(fields, options)
+    order = list(properties)
+    keys = sorted(fields, key=lambda k: (order.index(k) if k in order else len(order), k))
+    others = _find_first(options, "additionalProperties")
+    pairs = (f"{canonical_json(k)}:{_as_answer(fields[k], properties.get(k, others), definitions)}" for k in keys)
+    return "{" + ",".join(pairs) + "}"
+
+
+def _list_options(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> list[JsonSchema]:
+    """Return the schemas that a value may follow: of a union each, with references followed."""
+    if "$ref" in schema:
+        return _list_options(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}), definitions)
+    parts = [p for word in ("anyOf", "oneOf", "allOf") for p in schema.get(word, [])]
+    return [o for part in parts for o in _list_options(part, definitions)] if parts else [schema]
+
+
+def _find_first(options: Sequence[JsonSchema], word: str) -> JsonSchema:
+    """Return the schema that the first option has under a word; the empty one if none has it."""
+    none: JsonSchema = {}
+    return next((cast("JsonSchema", o[word]) for o in options if isinstance(o.get(word), dict)), none)
+
+
+def _find_properties(fields: Mapping[str, object], options: Sequence[JsonSchema]) -> dict[str, JsonSchema]:
+    """Return the properties of the option that names most of an object's fields: that of its kind in a union."""
+    found = [cast("dict[str, JsonSchema]", o["properties"]) for o in options if isinstance(o.get("properties"), dict)]
+    none: dict[str, JsonSchema] = {}
+    return max(found, key=lambda properties: len(fields.keys() & properties.keys()), default=none)
 
 
 def _render(template: Template, fields: Mapping[str, str | None]) -> str:

@@ -1,5 +1,6 @@
 """Prompt files: what is wrong in them is said by name, and a record's text is data, whatever it looks like."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -394,3 +395,31 @@ def test_the_text_of_a_prompt_is_what_reaches_the_model(write: Write) -> None:
     assert text(f"{HEAD}\nsystem: s", "{{ text }}!") != base
     example = "\nexamples:\n  - input: {text: x}\n    output: {label: a}"
     assert text(f"{HEAD}\nsystem: s{example}", "{{ text }}") != base
+
+
+class Inner(BaseModel):
+    z: int
+    a: str | None = None
+
+
+class Outer(BaseModel):
+    parts: list[Inner]
+    best: Inner | None
+    pair: Inner | Literal["none"]
+    kinds: dict[str, Inner] = {}
+    again: "Outer | None" = None
+
+
+def test_nested_outputs_of_examples_are_written_in_the_schemas_order(tmp_path: Path) -> None:
+    inner = {"a": "x", "z": 1}
+    output = {"pair": inner, "best": inner, "again": {"pair": "none", "parts": [], "best": None}}
+    output |= {"parts": [inner], "kinds": {"k": inner}}
+    examples = [{"input": {"text": "t"}, "output": output}]
+    path = tmp_path / "v1.md"
+    path.write_text(f"---\ndescription: d\nexamples: {json.dumps(examples)}\n---\n{{{{ text }}}}\n")
+    answer = load_prompt(path, Outer).opening[1].content
+    wanted = '{"z":1,"a":"x"}'
+    again = '{"parts":[],"best":null,"pair":"none"}'
+    rest = f'"pair":{wanted},"kinds":{{"k":{wanted}}},"again":{again}}}'
+    assert answer == f'{{"parts":[{wanted}],"best":{wanted},{rest}'
+    assert answer == Outer.model_validate_json(answer).model_dump_json(exclude_unset=True)
