@@ -1,6 +1,7 @@
 """The resource that a step of Dagster's gets the platform from."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 
 import dagster as dg
 
@@ -12,6 +13,7 @@ from batch_assets.pipeline.platform import BuildEngine, Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import is_connection_lost, wait_for_database
+from batch_assets.store.heartbeats import keep_heartbeat
 
 PLATFORM = "platform"
 
@@ -21,7 +23,7 @@ def build_platform_resource(
 ) -> dg.ResourceDefinition:
     """Return the resource that assets name `platform`; it opens when a run needs it, not when definitions load.
 
-    It tags the run with its process, so that `end_dead_runs` can tell when that is gone.
+    It tags the run with its process and keeps its heartbeat, so that `end_dead_runs` can tell when that is gone.
     """
 
     def open_for_run(context: dg.InitResourceContext) -> Iterator[Platform]:
@@ -42,8 +44,10 @@ def build_platform_resource(
                 raise
             wait_for_database(settings.store_url)
             platform = open_once()
+        heart = keep_heartbeat(platform.database, context.run.run_id) if context.run is not None else nullcontext()
         try:
-            yield platform
+            with heart:
+                yield platform
         finally:
             platform.database.close()
 
