@@ -118,6 +118,23 @@ def test_a_fallback_that_hasnt_finished_the_partition_answers_nothing_yet(databa
     assert load_quarantine(database) == ["1"]
 
 
+def test_the_readmes_queries_are_answered(database: Database) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    block = text.partition("```sql\n")[2].partition("```")[0]
+    queries = [query for query in block.split(";") if query.strip()]
+    (quarantine,) = [query for query in queries if "FROM quarantine" in query]
+    names = {"task": "ticket_triage", "prompt_ver": "v2", "model_id": "smollm2-135m"}
+    key = VariantKey(**names)
+    write_rows(
+        database, rows=[make_result("1", Status.ERROR, key=key), make_result("2", Status.ERROR, key=key, batch=None)]
+    )
+    with database.write() as connection:
+        connection.execute(sa.insert(item_owner).values(task="ticket_triage", item_id="1", batch="b1"))
+    assert ask(database, quarantine) == [("v2", "smollm2-135m", "timeout", 1)]
+    found = {query: ask(database, query) for query in queries}
+    assert [len(found[query]) for query in queries if "FROM current_results" in query] == [1]
+
+
 def test_after_runs_the_views_say_what_status_and_the_frames_say(tmp_path: Path, store_url: str) -> None:
     stage = Stage(tmp_path, store_url)
     stage.write("b1", make_ids(6))
