@@ -6,6 +6,7 @@ mounted.
 
 import contextlib
 import datetime as dt
+import logging
 import socket
 import uuid
 from collections.abc import Sequence
@@ -14,9 +15,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
 
+from batch_assets.core.errors import StoreError
 from batch_assets.store.database import Database, now
 from batch_assets.store.tables import frame_folders
+
+_log = logging.getLogger(__name__)
 
 MARKER = ".folder_id"
 SEEN_EVERY = dt.timedelta(days=1)
@@ -34,14 +39,20 @@ class FrameFolder:
 
 
 def record_frame_folder(database: Database, folder: Path) -> None:
-    """Remember that this host has its frames in a folder. Does nothing if the folder can't be marked.
+    """Remember that this host has its frames in a folder, if folder and store take that in.
 
-    To write frames there fails by itself then, and in plain words.
+    If one doesn't, whoever writes frames or rows is told in plain words; to look at a store needs neither.
     """
     marker = find_marker(folder) or _mark(folder)
-    if not marker:
-        return
-    host, name, at, c = socket.gethostname(), str(folder), now(), frame_folders.c
+    if marker:
+        try:
+            _record(database, socket.gethostname(), str(folder), marker)
+        except (SQLAlchemyError, StoreError) as e:
+            _log.info("the store took no note of the folder of frames: %s", e)
+
+
+def _record(database: Database, host: str, name: str, marker: str) -> None:
+    at, c = now(), frame_folders.c
     with database.read() as connection:
         where = (c.host == host, c.folder == name)
         known = connection.execute(sa.select(c.marker, c.seen_at).where(*where)).first()
@@ -74,12 +85,24 @@ def find_others(folders: Sequence[FrameFolder], marker: str, since: dt.datetime)
 
 
 def _mark(folder: Path) -> str:
-    """Put a marker into a folder; return it. If another process is just doing it, it is read the next time."""
+    """Put a marker into a folder, whole or not at all; return the one that is there then."""
     marker = uuid.uuid4().hex
-    try:
+    temporary, path = folder / f"{MARKER}.{marker}", folder / MARKER
+    with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / MARKER).open("x", encoding="ascii") as file:
-            file.write(marker + "\n")
-    except OSError:
-        return find_marker(folder)
-    return marker
+        try:
+            temporary.write_text(marker + "\n", encoding="ascii")
+            _put(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return find_marker(folder)
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Give a file its name, unless another has it."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        return
+    except OSError:  # a disk without hard links; of two that do this at once, the later one's marker stays
+        temporary.rename(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from factories import HookedDatabase, run_at_once
 
+from batch_assets.core.errors import StoreError
 from batch_assets.store.database import Database, now
 from batch_assets.store.frame_folders import (
     MARKER,
@@ -64,9 +65,20 @@ def test_a_folder_that_cant_be_marked_is_not_recorded_and_stops_nobody(database:
     (tmp_path / "frames").write_text("a file")
     record_frame_folder(database, tmp_path / "frames")
     (tmp_path / "half").mkdir()
-    (tmp_path / "half" / MARKER).write_text("")  # as another process leaves it for a moment
+    (tmp_path / "half" / MARKER).write_bytes(b"")  # of whoever copied it badly
     record_frame_folder(database, tmp_path / "half")
     assert load(database) == []
+
+
+def test_a_store_that_takes_nothing_in_is_opened_all_the_same(database: Database, tmp_path: Path) -> None:
+    def refuse(_number: int) -> None:
+        raise StoreError("the store's disk is full")
+
+    record_frame_folder(HookedDatabase(database, refuse), tmp_path)
+    assert load(database) == []
+    record_frame_folder(database, tmp_path)
+    assert [f.marker for f in load(database)] == [find_marker(tmp_path)]
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(MARKER)] == [MARKER]
 
 
 def test_many_that_open_a_new_folder_at_once_agree_on_its_marker(database: Database, tmp_path: Path) -> None:
