@@ -1,7 +1,7 @@
 """The resource that a step of Dagster's gets the platform from."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 
 import dagster as dg
 
@@ -29,26 +29,27 @@ def build_platform_resource(
     def open_for_run(context: dg.InitResourceContext) -> Iterator[Platform]:
         settings = load_settings()
 
-        def open_once() -> Platform:
-            if context.instance is not None and context.run is not None:
-                context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
+        def open_once(opened: ExitStack) -> Platform:
+            run, instance = context.run, context.instance
+            if instance is not None and run is not None:
+                instance.add_run_tags(run.run_id, process_tags(run.run_id))
             platform = open_platform(settings, build_engine=build_engine)
-            if context.instance is not None:
-                recognise_moved_models(tasks.values(), platform, context.instance)
+            opened.callback(platform.database.close)
+            if run is not None:
+                opened.enter_context(keep_heartbeat(platform.database, run.run_id))
+            if instance is not None:
+                recognise_moved_models(tasks.values(), platform, instance)
             return platform
 
-        try:
-            platform = open_once()
-        except Exception as e:
-            if not is_connection_lost(e):
-                raise
-            wait_for_database(settings.store_url)
-            platform = open_once()
-        heart = keep_heartbeat(platform.database, context.run.run_id) if context.run is not None else nullcontext()
-        try:
-            with heart:
-                yield platform
-        finally:
-            platform.database.close()
+        with ExitStack() as opened:
+            try:
+                platform = open_once(opened)
+            except Exception as e:
+                if not is_connection_lost(e):
+                    raise
+                opened.close()
+                wait_for_database(settings.store_url)
+                platform = open_once(opened)
+            yield platform
 
     return dg.ResourceDefinition(open_for_run)

@@ -263,7 +263,7 @@ def test_a_run_keeps_its_heartbeat_from_the_opening_of_its_platform_to_its_end(
             found.append([context.run_id, *connection.scalars(sa.select(runs.c.run_id))])
         raise ValueError("as ugly as it gets")
 
-    @dg.job(resource_defs={PLATFORM: build_platform_resource()})
+    @dg.job(resource_defs={PLATFORM: build_platform_resource({})})
     def looking() -> None:
         look()
 
