@@ -1,19 +1,20 @@
 """The only reader of the environment. Every setting has a default that works; a wrong one is refused by name."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import platformdirs
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from batch_assets.core.errors import ConfigError
 
 POSTGRESQL = "postgresql"
+_URL = re.compile(r"(?P<scheme>[\w+]+)://(?:(?P<user>[^:/]*)(?::[^@]*)?@)?(?P<rest>.*)", re.DOTALL)
+"""A URL as SQLAlchemy reads it, as far as the password."""
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -85,13 +86,7 @@ class Settings(BaseSettings):
         """The store's URL, with the embedded default and the password filled in: never to be printed."""
         url = self.db_url or f"sqlite:///{self.home / 'store.db'}"
         password = self.db_password.get_secret_value()
-        if not password:
-            return url
-        try:
-            parsed = make_url(url)
-        except (ArgumentError, ValueError):
-            return url  # whoever opens it says what is wrong with it
-        return parsed.set(password=password).render_as_string(hide_password=False)
+        return fill_in_password(url, password) if password else url
 
     @property
     def is_postgresql(self) -> bool:
@@ -112,6 +107,14 @@ class Settings(BaseSettings):
     def frames_dir(self) -> Path:
         """Where frozen frames lie, one Parquet file per partition."""
         return self.home / "frames"
+
+
+def fill_in_password(url: str, password: str) -> str:
+    """Return a URL with its password replaced. What is no URL stays: whoever opens it says what is wrong with it."""
+    found = _URL.fullmatch(url)
+    if found is None:
+        return url
+    return f"{found['scheme']}://{found['user'] or ''}:{quote(password, safe=' +')}@{found['rest']}"
 
 
 def load_settings() -> Settings:

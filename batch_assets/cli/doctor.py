@@ -6,24 +6,24 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import sqlalchemy as sa
 from rich.console import Console
 from rich.text import Text
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from batch_assets.cli.probes.alerts import probe_alerts, probe_outbox
 from batch_assets.cli.probes.findings import Finding, Level, guard
+from batch_assets.cli.probes.frames import probe_frames
 from batch_assets.cli.probes.installed import probe_installed
 from batch_assets.cli.probes.instance import probe_instance
 from batch_assets.cli.probes.machine import probe_machine
 from batch_assets.cli.probes.models import probe_models, read_api_key
-from batch_assets.cli.probes.store import open_for_reading, probe_store
+from batch_assets.cli.probes.store import probe_store
 from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
 from batch_assets.cli.terminal import make_visible
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry, load_models
 from batch_assets.settings import Settings, load_settings
+from batch_assets.store.database import list_url_secrets
+from batch_assets.store.inspection import StoreInspection, open_for_reading
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.WRONG: "bold red"}
 
@@ -60,14 +60,15 @@ def _examine() -> list[Finding]:
     found += guard("models", lambda: probe_models(settings, models, used, secrets), secrets)
     in_store = guard("store", lambda: probe_store(settings), secrets)
 
-    def probe_with_store(probe: Callable[[sa.Connection | None], Iterable[Finding]]) -> Iterator[Finding]:
-        with open_for_reading(settings) if is_well(in_store) else nullcontext() as connection:
-            yield from probe(connection)
+    def probe_with_store(probe: Callable[[StoreInspection | None], Iterable[Finding]]) -> Iterator[Finding]:
+        with open_for_reading(settings.store_url) if is_well(in_store) else nullcontext() as store:
+            yield from probe(store)
 
     found += [broken] if broken else []
     if project is not None:
         found += guard("tasks", lambda: probe_with_store(partial(probe_tasks, project)), secrets)
     found += in_store
+    found += guard("frames", lambda: probe_with_store(partial(probe_frames, settings)), secrets)
     found += guard("alerts", lambda: probe_alerts(settings), secrets)
     found += guard("alerts", lambda: probe_with_store(probe_outbox), secrets)
     found += guard("dagster", lambda: probe_with_store(partial(probe_instance, settings)), secrets)
@@ -78,13 +79,8 @@ def _examine() -> list[Finding]:
 def list_secrets(settings: Settings, models: Mapping[str, ModelEntry]) -> list[str]:
     """Return what no finding may show: passwords, addresses of alerts, API keys."""
     found = [settings.db_password.get_secret_value(), *settings.alert_receivers, *map(read_api_key, models.values())]
-    try:
-        url = make_url(settings.store_url)
-    except (ArgumentError, ValueError):
-        found.append(settings.db_url)
-    else:
-        found += [url.password or "", str(url.query.get("password", ""))]
-    return sorted(filter(None, found), key=len, reverse=True)
+    urls = [*list_url_secrets(settings.store_url), *list_url_secrets(settings.db_url)]  # of no URL the whole is secret
+    return sorted(filter(None, [*found, *urls]), key=len, reverse=True)
 
 
 def is_well(found: Sequence[Finding]) -> bool:

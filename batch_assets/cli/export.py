@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 
 import click
 import polars as pl
-import sqlalchemy as sa
 from dagster import DagsterInstance
 from polars.exceptions import PolarsError
 from polars.io.plugins import register_io_source
@@ -27,6 +26,7 @@ from batch_assets.pipeline.plan import Selection, make_plan
 from batch_assets.pipeline.platform import Platform
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import load_batches, load_owned
+from batch_assets.store.database import Connection
 from batch_assets.store.failures import load_failing
 from batch_assets.store.fallbacks import load_fallbacks
 from batch_assets.store.partitions import load_partitions
@@ -142,7 +142,7 @@ class Exporter:
         return self._platform.frames.path(self._task.name, VALIDATED_RESULTS, partition.batch, partition.variant)
 
     def _scan(
-        self, connection: sa.Connection, partitions: Sequence[PartitionKey], form: Format, done: Exported
+        self, connection: Connection, partitions: Sequence[PartitionKey], form: Format, done: Exported
     ) -> pl.LazyFrame:
         """Return all rows as a frame that polars' sinks take in piece by piece."""
         columns = result_columns(self._task)
@@ -238,7 +238,7 @@ def describe_rows(done: Exported) -> list[str]:
     return lines
 
 
-def _read_state(connection: sa.Connection, task: str) -> tuple[dict[str, str], *tuple[dict[tuple[str, str], str], ...]]:
+def _read_state(connection: Connection, task: str) -> tuple[dict[str, str], *tuple[dict[tuple[str, str], str], ...]]:
     """Return what the store holds of a task, to tell later whether it changed: batches, in order, and partitions."""
     batches = {name: state.content for name, state in load_batches(connection, task).items()}
     finished = {key: state.data_version for key, state in load_partitions(connection, task).items()}

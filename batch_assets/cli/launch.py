@@ -27,6 +27,7 @@ from batch_assets.pipeline.platform import Platform
 from batch_assets.run.partition_run import Progress, Tally
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import touch_batch
+from batch_assets.store.heartbeats import keep_heartbeat
 
 Say = Callable[[str], None]
 POOL_POLL_S = 2.0
@@ -140,13 +141,14 @@ class Launcher:
         definition = self._project.definitions.resolve_job_def(job)
         run_id = str(uuid.uuid4())
         try:
-            result = definition.execute_in_process(
-                run_config=op_config(job, config),
-                instance=self._instance,
-                resources={PLATFORM: self._platform},
-                run_id=run_id,
-                tags={**process_tags(run_id), LAUNCHED_BY_TAG: COMMAND_LINE, **NEVER_RETRIED},
-            )
+            with keep_heartbeat(self._platform.database, run_id):
+                result = definition.execute_in_process(
+                    run_config=op_config(job, config),
+                    instance=self._instance,
+                    resources={PLATFORM: self._platform},
+                    run_id=run_id,
+                    tags={**process_tags(run_id), LAUNCHED_BY_TAG: COMMAND_LINE, **NEVER_RETRIED},
+                )
         except Exception as e:
             raise find_cause(e) or e from e
         summary.run_ids.append(result.run_id)

@@ -13,10 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-import sqlalchemy as sa
 from dagster import DagsterExecutionInterruptedError
 from rich.console import Console
-from sqlalchemy.exc import DBAPIError
 
 from batch_assets.cli.doctor import examine, findings_document, is_well, print_findings
 from batch_assets.cli.export import Exporter, print_export
@@ -54,7 +52,7 @@ from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.sources.files import FileSource
 from batch_assets.store.batches import load_batches
-from batch_assets.store.database import find_fault, now
+from batch_assets.store.database import Connection, find_fault, now
 from batch_assets.store.failures import load_failing
 from batch_assets.store.overview import load_fallback_status, load_record, load_status
 
@@ -310,7 +308,7 @@ def main(build_engine: BuildEngine = build_engine) -> None:
         _end_at_once_if_told_again()
         sys.exit(STOPPED)
     except Exception as e:  # noqa: BLE001 - the last edge: an exit code of 1 would mean that the run finished
-        faults = [f for error in unwrap(e) if isinstance(error, DBAPIError) and (f := find_fault(error))]
+        faults = [f for error in unwrap(e) if (f := find_fault(error))]
         if faults:  # in Dagster's own files: ours are told as StoreError
             click.echo(f"stopped: Dagster's own database: {faults[0]}\n{GOES_ON}", err=True)
             sys.exit(STOPPED)
@@ -346,7 +344,7 @@ def _launch(session: Session, task: str, selection: Selection, retry: str, *, is
     return enqueue(session.instance, job, config, {TASK_TAG: task, LAUNCHED_BY_TAG: COMMAND_LINE})
 
 
-def _count_new(connection: sa.Connection, task: str, source: Source) -> int:
+def _count_new(connection: Connection, task: str, source: Source) -> int:
     """Return how many batches the source offers that were never read: nobody has counted their records."""
     try:
         offered = {ref.batch for ref in source.list_batches()}

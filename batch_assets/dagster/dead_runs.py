@@ -3,10 +3,12 @@
 import json
 import socket
 import time
+from collections.abc import Mapping
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from batch_assets.store.database import Database, lock_task
+from batch_assets.store.heartbeats import SILENT_S, doubt_silent, forget_run
 from batch_assets.store.leases import LEASE_S, Holder, load_holders, this_process
 
 PID_TAG = "batch_assets/pid"
@@ -46,14 +48,18 @@ def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
     pools = [storage.get_concurrency_info(key) for key in storage.get_concurrency_keys()]
     in_pool = {slot.run_id for pool in pools for slot in pool.claimed_slots}
     records = instance.get_run_records(RunsFilter(statuses=_UNFINISHED))
-    dead = {r.dagster_run.run_id: why for r in records if (why := _find_death(r, in_pool, leasing))}
+    beating = doubt_silent(database, [r.dagster_run.run_id for r in records if _is_elsewhere(r.dagster_run)])
+    dead = {r.dagster_run.run_id: why for r in records if (why := _find_death(r, in_pool, leasing, beating))}
     if not dead:
         return []
     if any(LAUNCHER_TAG in r.dagster_run.tags for r in records if r.dagster_run.run_id in dead):
         time.sleep(LAUNCHER_LOOKS_EVERY_S)  # a code server sees its own dead, and would say so a second time
     with database.write() as connection:
         lock_task(connection, "dead runs")
-        return [run_id for run_id, why in dead.items() if _end_run(instance, run_id, why)]
+        ended = [run_id for run_id, why in dead.items() if _end_run(instance, run_id, why)]
+        for run_id in ended:
+            forget_run(connection, run_id)
+    return ended
 
 
 def _free_slots_of_dead(instance: DagsterInstance) -> None:
@@ -77,10 +83,17 @@ def _find_holder(run: DagsterRun) -> Holder | None:
     return Holder(host=run.tags[HOST_TAG], pid=int(run.tags[PID_TAG]), process_started=started)
 
 
-def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str]) -> str:
-    """Say how a run is known to be dead; empty where it isn't.
+def _is_elsewhere(run: DagsterRun) -> bool:
+    """Say whether a run's process is one of another host."""
+    holder = _find_holder(run)
+    return holder is not None and not holder.is_here
 
-    Of a process on another host only its leases tell: one that holds a slot and has let all leases run out is dead.
+
+def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str], beating: Mapping[str, bool]) -> str:
+    """Say how a run is known to be dead; empty if it isn't.
+
+    Of a process on another host only its heartbeat tells, `beating`: by run, whether it has ended. A run of an earlier
+    version has none: it is dead if it holds a slot and has let all leases run out.
     A run that was killed before it could tell of its process is dead when its code server is gone too.
     """
     run = record.dagster_run
@@ -90,8 +103,11 @@ def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str]) -> str:
         is_dead = LAUNCHER_TAG in run.tags and idle_s > UNTAGGED_S and not _answers(run.tags[LAUNCHER_TAG])
         return "it never said which process it has, and the code server that launched it is gone" if is_dead else ""
     where = f"its process ({holder.pid} on {holder.host}) is gone"
-    if holder.host == socket.gethostname():
+    if holder.is_here:
         return where if holder.is_dead() else ""
+    if run.run_id in beating:
+        silence = f"its process ({holder.pid} on {holder.host}) has given no sign of life for {SILENT_S:.0f} s"
+        return silence if beating[run.run_id] else ""
     return where if run.run_id in in_pool and run.run_id not in leasing and idle_s > LEASE_S else ""
 
 

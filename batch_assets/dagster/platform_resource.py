@@ -1,6 +1,7 @@
 """The resource that a step of Dagster's gets the platform from."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 
 import dagster as dg
 
@@ -12,6 +13,7 @@ from batch_assets.pipeline.platform import BuildEngine, Platform, open_platform
 from batch_assets.settings import load_settings
 from batch_assets.sources.base import Source
 from batch_assets.store.database import is_connection_lost, wait_for_database
+from batch_assets.store.heartbeats import keep_heartbeat
 
 PLATFORM = "platform"
 
@@ -21,30 +23,33 @@ def build_platform_resource(
 ) -> dg.ResourceDefinition:
     """Return the resource that assets name `platform`; it opens when a run needs it, not when definitions load.
 
-    It tags the run with its process, so that `end_dead_runs` can tell when that is gone.
+    It tags the run with its process and keeps its heartbeat, so that `end_dead_runs` can tell when that is gone.
     """
 
     def open_for_run(context: dg.InitResourceContext) -> Iterator[Platform]:
         settings = load_settings()
 
-        def open_once() -> Platform:
-            if context.instance is not None and context.run is not None:
-                context.instance.add_run_tags(context.run.run_id, process_tags(context.run.run_id))
+        def open_once(opened: ExitStack) -> Platform:
+            run, instance = context.run, context.instance
+            if instance is not None and run is not None:
+                instance.add_run_tags(run.run_id, process_tags(run.run_id))
             platform = open_platform(settings, build_engine=build_engine)
-            if context.instance is not None:
-                recognise_moved_models(tasks.values(), platform, context.instance)
+            opened.callback(platform.database.close)
+            if run is not None:
+                opened.enter_context(keep_heartbeat(platform.database, run.run_id))
+            if instance is not None:
+                recognise_moved_models(tasks.values(), platform, instance)
             return platform
 
-        try:
-            platform = open_once()
-        except Exception as e:
-            if not is_connection_lost(e):
-                raise
-            wait_for_database(settings.store_url)
-            platform = open_once()
-        try:
+        with ExitStack() as opened:
+            try:
+                platform = open_once(opened)
+            except Exception as e:
+                if not is_connection_lost(e):
+                    raise
+                opened.close()
+                wait_for_database(settings.store_url)
+                platform = open_once(opened)
             yield platform
-        finally:
-            platform.database.close()
 
     return dg.ResourceDefinition(open_for_run)

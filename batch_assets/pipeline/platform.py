@@ -14,6 +14,7 @@ from batch_assets.pipeline.model_identities import find_model_digest
 from batch_assets.run.loop import Observer
 from batch_assets.settings import Settings
 from batch_assets.store.database import Database, open_database
+from batch_assets.store.frame_folders import record_frame_folder
 from batch_assets.store.frames import FrameStore
 
 BuildEngine = Callable[[ModelEntry, Path], Engine]
@@ -46,10 +47,12 @@ class Platform:
 def open_platform(
     settings: Settings, observer: Observer | None = None, build_engine: BuildEngine = build_engine
 ) -> Platform:
-    """Open the store (and bring its schema up to date) and the frames' folder."""
+    """Open the store (and bring its schema up to date) and the frames' folder, which the store is told of."""
+    database = open_database(settings.store_url)
+    record_frame_folder(database, settings.frames_dir)
     return Platform(
         settings=settings,
-        database=open_database(settings.store_url),
+        database=database,
         frames=FrameStore(settings.frames_dir),
         observer=observer,
         build_engine=build_engine,

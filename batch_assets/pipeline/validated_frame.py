@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import polars as pl
-import sqlalchemy as sa
 
 from batch_assets.core.acceptance import accept
 from batch_assets.core.asset_names import VALIDATED_RESULTS
@@ -18,9 +17,9 @@ from batch_assets.pipeline.frame_schemas import OUTPUT_PREFIX, answer_columns, v
 from batch_assets.pipeline.platform import Platform
 from batch_assets.reports.labels import Labels, add_labels, count_labels, find_label_fields
 from batch_assets.run.partition_run import PartitionInputs, make_fallback_key
-from batch_assets.store.fallbacks import select_answers
+from batch_assets.store.fallbacks import FallbackKey, iterate_answers
 from batch_assets.store.frames import StagedFrame
-from batch_assets.store.results import PastAttempt, iterate_accepted, select_own
+from batch_assets.store.results import PastAttempt, iterate_own
 
 BLOCK_ROWS = 500
 
@@ -88,23 +87,24 @@ class _BlockMaker:
 
     def iterate_blocks(self) -> Iterator[pl.DataFrame]:
         with self._platform.database.read() as connection:
-            queries = [select_own(self._inputs.key, self._inputs.batch), *self._select_fallback()]
-            found = (iterate_accepted(connection, query) for query in queries)
+            found = [iterate_own(connection, self._inputs.key, self._inputs.batch)]
+            if (fallback := self._find_fallback()) is not None:
+                found.append(iterate_answers(connection, fallback))
             rows = heapq.merge(*found, key=lambda pair: pair[0]["item_id"])
             judged = (made for row, attempt in rows if (made := self._make_row(row, attempt)) is not None)
             while block := list(islice(judged, BLOCK_ROWS)):
                 yield self._count(pl.DataFrame(block, schema=self.schema, orient="row"))
 
-    def _select_fallback(self) -> Sequence[sa.Select[Any]]:
-        """Return the query of the fallback's answers to the partition's quarantined records, if it has a fallback."""
+    def _find_fallback(self) -> FallbackKey | None:
+        """Return whose answers to the partition's quarantined records are in the frame; None without a fallback."""
         inputs = self._inputs
         other = inputs.task.fallbacks.get(inputs.variant.key)
         if other is None:
-            return []
+            return None
         spec = self._platform.spec(inputs.task, other.key)
-        return [select_answers(make_fallback_key(inputs.task, inputs.variant, other, spec, inputs.batch))]
+        return make_fallback_key(inputs.task, inputs.variant, other, spec, inputs.batch)
 
-    def _make_row(self, row: sa.RowMapping, attempt: PastAttempt | None) -> dict[str, Any] | None:
+    def _make_row(self, row: Mapping[str, Any], attempt: PastAttempt | None) -> dict[str, Any] | None:
         verdict = accept(attempt.completion, self._inputs.task) if attempt and attempt.completion else None
         if verdict is None or verdict.payload != row["payload"]:
             self.disagreeing.append(row["item_id"])

@@ -24,12 +24,15 @@ from batch_assets.store.tables import results
 
 _log = logging.getLogger(__name__)
 
+Connection = sa.Connection
+"""What `read()` and `write()` yield. Whoever passes one on needs no more of SQLAlchemy than this name."""
+
 DATABASE_RETURNS_S = 3600.0
 """How long a run waits for a database that went away."""
 _LOCK = 7244103
 """The first half of our advisory locks on PostgreSQL; SQLite needs none, since BEGIN IMMEDIATE admits one writer."""
-_MIGRATIONS = Path(__file__).parent / "migrations"
-VERSION_TABLE, _SHARED_VERSION_TABLE = "batch_assets_version", "alembic_version"
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION_TABLE, SHARED_VERSION_TABLE = "batch_assets_version", "alembic_version"
 """Where our schema's revision stands, and where it stood before: Dagster keeps its own there, in the same database."""
 SQLITE_BUSY_TIMEOUT_S = 60
 CONNECT_TIMEOUT_S = 5
@@ -48,6 +51,14 @@ _SQLITE_FAULTS = {
 def now() -> dt.datetime:
     """Return the moment, in UTC."""
     return dt.datetime.now(dt.UTC)
+
+
+def find_moment(connection: sa.Connection) -> dt.datetime:
+    """Return the moment by the database's own clock: one for all hosts. SQLite's clock is this host's."""
+    if connection.dialect.name != "postgresql":
+        return now()
+    found: dt.datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return found.astimezone(dt.UTC)
 
 
 class Database:
@@ -186,8 +197,10 @@ def is_connection_lost(error: BaseException | None) -> bool:
     return False
 
 
-def find_fault(error: DBAPIError) -> str:
-    """Say in plain words, by the database's own code, why a store takes nothing in; empty for errors of other kinds."""
+def find_fault(error: BaseException) -> str:
+    """Say in plain words, by the database's own code, why it takes nothing in; empty for errors of other kinds."""
+    if not isinstance(error, DBAPIError):
+        return ""
     if not isinstance(error.orig, sqlite3.Error):
         is_full = getattr(error.orig, "pgcode", None) == _PG_DISK_FULL
         return "the disk of the store's PostgreSQL is full: make room there" if is_full else ""
@@ -201,6 +214,16 @@ def describe_url(url: str) -> str:
     if parsed.get_backend_name() == "sqlite":
         return f"SQLite, {parsed.database}"
     return f"PostgreSQL, {_show(parsed)}"
+
+
+def list_url_secrets(url: str) -> list[str]:
+    """Return what nobody may see of a store's URL: its passwords; the whole of what is no URL."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return [url]
+    asked = parsed.query.get("password", "")
+    return [secret for secret in (parsed.password or "", *([asked] if isinstance(asked, str) else asked)) if secret]
 
 
 def _show(url: URL) -> str:
@@ -262,7 +285,7 @@ def _tune_sqlite(engine: sa.Engine) -> None:
 
 def _migrate(engine: sa.Engine) -> None:
     config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     script = ScriptDirectory.from_config(config)
     known = {r.revision for r in script.walk_revisions()}
     with engine.connect() as connection:
@@ -288,14 +311,14 @@ def _track_version(connection: sa.Connection) -> MigrationContext:
 def _take_over_version(connection: sa.Connection, script: ScriptDirectory, known: set[str]) -> None:
     """Move our revision out of the table that Dagster would read it from; Dagster's own stays there."""
     inspector = sa.inspect(connection)
-    if inspector.has_table(VERSION_TABLE) or not inspector.has_table(_SHARED_VERSION_TABLE):
+    if inspector.has_table(VERSION_TABLE) or not inspector.has_table(SHARED_VERSION_TABLE):
         return
     if not inspector.has_table(results.name):
         return  # somebody else's database: the revision there isn't ours, whatever it is called
-    shared = sa.table(_SHARED_VERSION_TABLE, sa.column("version_num", sa.String))
+    shared = sa.table(SHARED_VERSION_TABLE, sa.column("version_num", sa.String))
     found = [r for r in connection.scalars(sa.select(shared.c.version_num)) if r in known]
     if found:
         _track_version(connection).stamp(script, found[0])
         connection.execute(sa.delete(shared).where(shared.c.version_num.in_(found)))
     if not connection.scalar(sa.select(sa.func.count()).select_from(shared)):
-        connection.execute(sa.DDL(f"DROP TABLE {_SHARED_VERSION_TABLE}"))
+        connection.execute(sa.DDL(f"DROP TABLE {SHARED_VERSION_TABLE}"))

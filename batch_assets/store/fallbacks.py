@@ -2,7 +2,7 @@
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
-from batch_assets.store.results import VariantKey, of_variant, own_rows
+from batch_assets.store.results import PastAttempt, VariantKey, iterate_accepted, of_variant, own_rows
 from batch_assets.store.tables import attempts, fallbacks, item_owner, results
 
 UNASKABLE = (ErrorKind.EMPTY_INPUT, ErrorKind.RENDER)
@@ -93,6 +93,13 @@ def select_answers(key: FallbackKey) -> sa.Select[Any]:
         .where(*of_variant(answers, key.other), *specs)
         .order_by(answers.c.item_id)
     )
+
+
+def iterate_answers(
+    connection: sa.Connection, key: FallbackKey
+) -> Iterator[tuple[Mapping[str, Any], PastAttempt | None]]:
+    """Yield the fallback's `ok` rows for a partition, each with the attempt that answered, in item_id's order."""
+    return iterate_accepted(connection, select_answers(key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -230,7 +230,7 @@ def load_doubled_ids(connection: sa.Connection, key: VariantKey, batch: str) -> 
 
 def iterate_accepted(
     connection: sa.Connection, query: sa.Select[Any]
-) -> Iterator[tuple[sa.RowMapping, PastAttempt | None]]:
+) -> Iterator[tuple[Mapping[str, Any], PastAttempt | None]]:
     """Yield the `ok` rows of a query over `results`, each with the attempt that answered, in item_id's order.
 
     The order is that of code points, as Python sorts text; a few hundred rows are held at a time.
@@ -242,12 +242,14 @@ def iterate_accepted(
     for part in rows.partitions():
         past = load_attempts(connection, {row["attempt_id"] for row in part if row["attempt_id"]})
         for row in part:
-            yield row, past.get(row["attempt_id"])
+            yield dict(row), past.get(row["attempt_id"])
 
 
-def select_own(key: VariantKey, batch: str) -> sa.Select[Any]:
-    """Return the query of a partition's own rows."""
-    return sa.select(results).where(*own_rows(key), results.c.batch == batch)
+def iterate_own(
+    connection: sa.Connection, key: VariantKey, batch: str
+) -> Iterator[tuple[Mapping[str, Any], PastAttempt | None]]:
+    """Yield a partition's own `ok` rows, each with the attempt that answered, as `iterate_accepted` does."""
+    return iterate_accepted(connection, sa.select(results).where(*own_rows(key), results.c.batch == batch))
 
 
 def load_foreign(connection: sa.Connection, task: str, batch: str, item_ids: Sequence[str]) -> set[str]:

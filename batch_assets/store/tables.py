@@ -191,6 +191,26 @@ model_identities = sa.Table(
     sa.Column("used_digest", Digest, nullable=False, comment="what the task's rows were made under"),
 )
 
+runs = sa.Table(
+    "llm_runs",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("process_started", sa.Float, nullable=False, comment="tells a process from a later one with its pid"),
+    sa.Column("beat_at", UtcDateTime, nullable=False, comment="its last sign of life, by the database's clock"),
+    sa.Column("doubted_at", UtcDateTime, comment="since when another host misses a sign of life; null: nobody does"),
+)
+
+frame_folders = sa.Table(
+    "llm_frame_folders",
+    metadata,
+    sa.Column("host", sa.Text, primary_key=True),
+    sa.Column("folder", sa.Text, primary_key=True, comment="where this host has its frames"),
+    sa.Column("marker", sa.String(32), nullable=False, comment="what lies in the folder: one folder has one marker"),
+    sa.Column("seen_at", UtcDateTime, nullable=False, comment="when the host last opened it, to the day"),
+)
+
 qa_samples = sa.Table(
     "qa_samples",
     metadata,

@@ -69,13 +69,14 @@ def make_old_store(url: str, *, revision: str = "head") -> None:
     opened.close()
 
 
-@pytest.mark.parametrize("revision", ["head", "0001", "0002"])
+@pytest.mark.parametrize("revision", ["head", "0001", "0002", "0003"])
 def test_a_store_of_an_earlier_version_is_taken_over_with_its_rows(empty_store_url: str, revision: str) -> None:
     make_old_store(empty_store_url, revision=revision)
     opened = open_database(empty_store_url)
     with opened.read() as connection:
         assert connection.scalars(sa.select(leases.c.batch)).all() == ["b1"]
     assert sorted(sa.inspect(opened.engine).get_table_names()) == sorted([*metadata.tables, VERSION_TABLE])
+    assert sorted(sa.inspect(opened.engine).get_view_names()) == ["current_results", "quarantine"]
     opened.close()
 
 

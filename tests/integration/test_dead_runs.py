@@ -14,7 +14,8 @@ import pytest
 import sqlalchemy as sa
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
-from factories import run_at_once
+from factories import ScriptedEngine, run_at_once
+from temp_project import TempProject
 
 from batch_assets.dagster.dead_runs import (
     HOST_TAG,
@@ -26,10 +27,12 @@ from batch_assets.dagster.dead_runs import (
     process_tags,
 )
 from batch_assets.dagster.instance import open_instance
+from batch_assets.dagster.platform_resource import PLATFORM, build_platform_resource
 from batch_assets.settings import Settings
-from batch_assets.store.database import Database, now, open_database
+from batch_assets.store.database import Database, find_moment, now, open_database
+from batch_assets.store.heartbeats import DOUBT_S, SILENT_S
 from batch_assets.store.leases import LEASE_S
-from batch_assets.store.tables import leases
+from batch_assets.store.tables import leases, runs
 
 
 @dg.op(pool="gpu")
@@ -199,8 +202,100 @@ def test_a_code_server_that_ends_its_own_dead_run_is_not_spoken_over(
     assert len(instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_FAILURE)) == 1
 
 
+def beat_elsewhere(database: Database, run_id: str, *, ago_s: float, doubted_ago_s: float | None = None) -> None:
+    """Leave the heartbeat of a run of another host, as it is so long after its last sign of life."""
+    with database.write() as connection:
+        at = find_moment(connection)
+        doubted_at = None if doubted_ago_s is None else at - dt.timedelta(seconds=doubted_ago_s)
+        row = {"host": "elsewhere", "pid": 1, "process_started": 0.0, "doubted_at": doubted_at}
+        connection.execute(sa.delete(runs).where(runs.c.run_id == run_id))
+        beat_at = at - dt.timedelta(seconds=ago_s)
+        connection.execute(sa.insert(runs).values(run_id=run_id, beat_at=beat_at, **row))
+
+
+def test_a_live_run_on_another_host_that_holds_no_lease_any_more_is_left_alone(
+    instance: DagsterInstance, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has finished its partitions and still reports, or makes results; its slot is taken all the same."""
+    from batch_assets.dagster import dead_runs
+
+    run_id = start_run(instance, **{HOST_TAG: "elsewhere"})
+    beat_elsewhere(database, run_id, ago_s=10)
+    real = dead_runs.time.time
+    monkeypatch.setattr(dead_runs.time, "time", lambda: real() + 600)
+    assert end_dead_runs(instance, database) == []
+    assert find_pool_holders(instance, "gpu") == {run_id}
+
+
+@pytest.mark.parametrize("has_slot", [True, False])
+def test_a_run_on_another_host_that_falls_silent_is_ended_at_the_second_look(
+    instance: DagsterInstance, database: Database, has_slot: bool
+) -> None:
+    run_id = start_run(instance, **{HOST_TAG: "elsewhere"})
+    if not has_slot:  # as a run that makes results
+        instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+    beat_elsewhere(database, run_id, ago_s=SILENT_S + 60)
+    assert end_dead_runs(instance, database) == [], "the database may have been away until now"
+    beat_elsewhere(database, run_id, ago_s=SILENT_S + 60, doubted_ago_s=DOUBT_S + 1)
+    assert end_dead_runs(instance, database) == [run_id]
+    assert status(instance, run_id) is DagsterRunStatus.FAILURE
+    assert find_pool_holders(instance, "gpu") == set()
+    with database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(runs)) == 0
+
+
+def test_a_silent_heartbeat_ends_no_run_whose_process_lives_here(instance: DagsterInstance, database: Database) -> None:
+    run_id = start_run(instance)
+    beat_elsewhere(database, run_id, ago_s=3600, doubted_ago_s=3600)
+    assert end_dead_runs(instance, database) == []
+
+
+def test_a_run_keeps_its_heartbeat_from_the_opening_of_its_platform_to_its_end(
+    instance: DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("BATCH_ASSETS_DB_URL", raising=False)
+    found: list[list[str]] = []
+
+    @dg.op(required_resource_keys={PLATFORM})
+    def look(context: dg.OpExecutionContext) -> None:
+        with getattr(context.resources, PLATFORM).database.read() as connection:
+            found.append([context.run_id, *connection.scalars(sa.select(runs.c.run_id))])
+        raise ValueError("as ugly as it gets")
+
+    @dg.job(resource_defs={PLATFORM: build_platform_resource({})})
+    def looking() -> None:
+        look()
+
+    assert not looking.execute_in_process(instance=instance, raise_on_error=False).success
+    assert [len(set(ids)) for ids in found] == [1] and len(found[0]) == 2
+    opened = open_database(f"sqlite:///{tmp_path / 'home' / 'store.db'}")
+    with opened.read() as connection:
+        assert list(connection.scalars(sa.select(runs.c.run_id))) == []
+    opened.close()
+
+
+def test_each_run_of_the_command_line_keeps_its_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = TempProject(tmp_path, monkeypatch)
+    project.write("b1", ["1"])
+    found: set[str] = set()
+
+    def look(_text: str) -> None:
+        opened = open_database(f"sqlite:///{tmp_path / 'home' / 'store.db'}")
+        with opened.read() as connection:
+            found.update(connection.scalars(sa.select(runs.c.run_id)))
+        opened.close()
+
+    engine = project.use(ScriptedEngine())
+    engine.on_request = look
+    summary = project.run()
+    assert len(found) == 1 and found < set(summary.run_ids)
+    with project.open_platform() as platform, platform.database.read() as connection:
+        assert list(connection.scalars(sa.select(runs.c.run_id))) == []
+
+
 @pytest.mark.parametrize(("lease_s", "idle_s", "is_ended"), [(60, 600, False), (-1, 600, True), (-1, 5, False)])
-def test_of_a_run_on_another_host_its_leases_tell(
+def test_of_a_run_of_an_earlier_version_on_another_host_its_leases_tell(
     instance: DagsterInstance,
     database: Database,
     monkeypatch: pytest.MonkeyPatch,

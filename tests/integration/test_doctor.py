@@ -1,5 +1,6 @@
 """`batch-assets doctor` on real homes, stores and definitions: it names what is wrong, and changes nothing."""
 
+import datetime as dt
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from click.testing import CliRunner
 from dagster import DagsterRunStatus
 from dagster._core.utils import make_new_run_id
@@ -26,8 +28,9 @@ from batch_assets.cli.probes.findings import Finding, Level
 from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_TAG, process_tags
 from batch_assets.dagster.instance import INSTANCE_URL, open_instance, render_instance_file
 from batch_assets.settings import load_settings
-from batch_assets.store.database import VERSION_TABLE, now, open_database
-from batch_assets.store.tables import microbatches
+from batch_assets.store.database import VERSION_TABLE, Database, now, open_database
+from batch_assets.store.frame_folders import FrameFolder, load_frame_folders
+from batch_assets.store.tables import frame_folders, microbatches
 
 OK, WARN, WRONG = Level.OK, Level.WARN, Level.WRONG
 SECRET = "geh3im"
@@ -307,6 +310,51 @@ def test_an_instance_in_postgresql_is_looked_into(
     assert has(found, "dagster", OK, "history in PostgreSQL")
     assert has(found, "dagster", OK, "the daemon lives")
     assert find_wrong(found) == []
+
+
+@pytest.mark.parametrize("store_url", ["sqlite", "postgresql"], indirect=True)
+def test_hosts_whose_frames_lie_in_different_folders_are_told_of_each_other(
+    project: TempProject, store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCH_ASSETS_DB_URL", store_url)
+    with project.open_platform() as platform:
+        (mine,) = load_folders(platform.database)
+        assert has(examine(), "frames", OK, f"in {mine.folder}, the one folder of {mine.host}")
+        row = {"host": "elsewhere", "folder": "/srv/frames", "seen_at": now()}
+        for marker, seen_at, is_apart in (
+            (mine.marker, now(), False),
+            ("m" * 32, now(), True),
+            ("m" * 32, now() - dt.timedelta(days=31), False),
+        ):
+            with platform.database.write() as connection:
+                connection.execute(sa.delete(frame_folders).where(frame_folders.c.host == "elsewhere"))
+                values = {**row, "marker": marker, "seen_at": seen_at}
+                connection.execute(sa.insert(frame_folders).values(**values))
+            found = examine()
+            assert has(found, "frames", WARN, "elsewhere has them in /srv/frames") is is_apart
+            assert has(found, "frames", OK, "the one folder of ") is not is_apart
+            assert find_wrong(found) == []
+
+
+def load_folders(database: Database) -> list[FrameFolder]:
+    with database.read() as connection:
+        return load_frame_folders(connection)
+
+
+def test_a_store_of_an_earlier_version_is_described_as_far_as_it_goes(
+    project: TempProject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'old.db'}"
+    upgrade = command.upgrade
+    with monkeypatch.context() as patched:
+        patched.setattr(command, "upgrade", lambda config, _head: upgrade(config, "0001"))
+        open_database(url).close()
+    monkeypatch.setenv("BATCH_ASSETS_DB_URL", url)
+    found = examine()
+    assert has(found, "store", OK, "schema 0001: the next run brings it to ")
+    assert has(found, "store", OK, "0 results, 0 batches, 0 finished partitions")
+    assert find_wrong(found) == []
+    assert find(found, "frames") == []
 
 
 # Dagster's instance

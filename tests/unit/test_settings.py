@@ -5,9 +5,12 @@ import traceback
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import characters, text
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.settings import Settings, load_settings
+from batch_assets.settings import Settings, fill_in_password, load_settings
+from batch_assets.store.database import parse_url
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +57,11 @@ PG = "postgresql://user@host/name"
         (PG, "s3c:r/t@", "postgresql://user:s3c%3Ar%2Ft%40@host/name"),
         ("postgresql://user:old@host/name", "", "postgresql://user:old@host/name"),
         ("postgresql://user:old@host/name", "new", "postgresql://user:new@host/name"),
-        ("postgresql+psycopg2://user@/name?host=/run/pg", "p", "postgresql+psycopg2://user:p@/name?host=%2Frun%2Fpg"),
+        ("postgresql+psycopg2://user@/name?host=/run/pg", "p", "postgresql+psycopg2://user:p@/name?host=/run/pg"),
+        ("postgresql://user%40corp:old@host/name", "a b+c?#é", "postgresql://user%40corp:a b+c%3F%23%C3%A9@host/name"),
+        ("postgresql:///name?user=u@corp", "p", "postgresql://:p@/name?user=u@corp"),
+        ("postgresql://[::1]:5433/name", "p", "postgresql://:p@[::1]:5433/name"),
+        ("postgresql:nonsense", "p", "postgresql:nonsense"),
     ],
 )
 def test_the_password_comes_from_the_environment_and_is_never_shown(
@@ -66,6 +73,18 @@ def test_the_password_comes_from_the_environment_and_is_never_shown(
     assert found.store_url == store_url
     assert found.is_postgresql
     assert "s3c" not in repr(found)
+
+
+@pytest.mark.parametrize("user", ["", "user", "user:old", "user%40corp:o%2Fl", ":old"])
+@pytest.mark.parametrize("rest", ["host/name", "host:5433/name", "/name?host=/run/pg", "[::1]:5433/name", "h/n?a=b@c"])
+@given(password=text(characters(exclude_categories=["Cs"]), min_size=1))
+def test_a_password_replaces_that_of_the_url_and_nothing_else(user: str, rest: str, password: str) -> None:
+    url = f"postgresql://{user}@{rest}" if user else f"postgresql://{rest}"
+    found, before = parse_url(fill_in_password(url, password)), parse_url(url)
+    assert found.password == password
+    assert (found.username or None) == (before.username or None)
+    assert (found.host, found.port, found.database) == (before.host, before.port, before.database)
+    assert (found.drivername, found.query) == (before.drivername, before.query)
 
 
 @pytest.mark.parametrize("url", ["", "sqlite:////tmp/store.db"])

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-import sqlalchemy as sa
-
 from batch_assets.cli.probes.findings import Finding, Level, count
 from batch_assets.dagster.sensors.alert_receivers import VARIABLE, check_alert_urls
 from batch_assets.settings import Settings
-from batch_assets.store.tables import alerts
+from batch_assets.store.inspection import StoreInspection
 
 
 def probe_alerts(settings: Settings) -> Iterator[Finding]:
@@ -24,16 +22,13 @@ def probe_alerts(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def probe_outbox(connection: sa.Connection | None) -> Iterator[Finding]:
+def probe_outbox(store: StoreInspection | None) -> Iterator[Finding]:
     """Yield what failed to be delivered, as the store tells, if it can be read."""
-    if connection is None or not sa.inspect(connection).has_table(alerts.name):
-        return
-    late = sa.select(sa.func.count(), sa.func.max(alerts.c.tries)).where(alerts.c.sent_at.is_(None), alerts.c.tries > 0)
-    waiting, tries = connection.execute(late).one()
-    if waiting:
+    late = store.count_late_alerts() if store else None
+    if late and late.waiting:
         yield Finding(
             about="alerts",
-            says=f"{waiting} could not be delivered yet, after up to {count(tries, 'try', 'tries')}",
+            says=f"{late.waiting} could not be delivered yet, after up to {count(late.tries, 'try', 'tries')}",
             level=Level.WARN,
-            mend=f"look at {alerts.name}.error, and correct {VARIABLE}",
+            mend=f"look at llm_alerts.error, and correct {VARIABLE}",
         )

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import sqlalchemy as sa
 import yaml
 from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRun, DagsterRunStatus, RunsFilter
 
@@ -18,6 +17,7 @@ from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_T
 from batch_assets.dagster.instance import INSTANCE_URL, render_instance_file
 from batch_assets.settings import Settings
 from batch_assets.store.database import parse_url
+from batch_assets.store.inspection import StoreInspection
 from batch_assets.store.leases import Holder
 
 ABOUT = "dagster"
@@ -27,8 +27,8 @@ OWN_STORAGE = "a storage of its own"
 _SPLIT_STORAGE = {"run_storage", "event_log_storage", "schedule_storage"}
 
 
-def probe_instance(settings: Settings, connection: sa.Connection | None) -> Iterator[Finding]:
-    """Yield what there is of the instance. `connection`: to the store, which is the instance's database too, if
+def probe_instance(settings: Settings, store: StoreInspection | None) -> Iterator[Finding]:
+    """Yield what there is of the instance. `store`: the store, which is the instance's database too, if
     that is PostgreSQL; None where it can't be reached.
     """
     file = settings.dagster_home / "dagster.yaml"
@@ -45,7 +45,7 @@ def probe_instance(settings: Settings, connection: sa.Connection | None) -> Iter
     kind = find_storage(content)
     yield Finding(about=ABOUT, says=f"instance in {settings.dagster_home}, history in {kind}")
     yield from probe_settings(text, render_instance_file(settings), file)
-    if kind == OWN_STORAGE or not _is_made(settings, kind, connection):
+    if kind == OWN_STORAGE or not _is_made(settings, kind, store):
         yield Finding(about=ABOUT, says="its history is not looked into")
         return
     yield from _look_into(settings)
@@ -112,15 +112,14 @@ def list_changes(here: object, there: object, path: str = "") -> list[str]:
     ]
 
 
-def _is_made(settings: Settings, kind: str, connection: sa.Connection | None) -> bool:
+def _is_made(settings: Settings, kind: str, store: StoreInspection | None) -> bool:
     """Say whether the history is there: to open one that isn't would make it."""
     if kind == "SQLite":
         names = ("history/runs.db", "history/runs/index.db", "schedules/schedules.db")
         return all((settings.dagster_home / name).is_file() for name in names)
-    if not settings.is_postgresql or connection is None:
+    if not settings.is_postgresql or store is None:
         return False
-    inspector = sa.inspect(connection)
-    return all(inspector.has_table(name) for name in ("runs", "event_logs", "jobs"))
+    return store.has_tables(("runs", "event_logs", "jobs"))
 
 
 def _look_into(settings: Settings) -> Iterator[Finding]:

@@ -4,14 +4,12 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-import sqlalchemy as sa
-
 from batch_assets.cli.probes.findings import Finding, Level, count, first_line
 from batch_assets.core.errors import BatchAssetsError
 from batch_assets.dagster.project import Project, load_project
 from batch_assets.settings import Settings
 from batch_assets.sources.stream import Microbatched
-from batch_assets.store.tables import microbatches
+from batch_assets.store.inspection import StoreInspection
 
 
 def load_tasks(settings: Settings) -> tuple[Project | None, Finding | None]:
@@ -27,8 +25,8 @@ def load_tasks(settings: Settings) -> tuple[Project | None, Finding | None]:
     return None, Finding(about="tasks", says=says, level=Level.WRONG, mend="correct the file that is named")
 
 
-def probe_tasks(project: Project, connection: sa.Connection | None) -> Iterator[Finding]:
-    """Yield a line for each task. `connection`: to the store, where microbatches stand; None where it can't be read."""
+def probe_tasks(project: Project, store: StoreInspection | None) -> Iterator[Finding]:
+    """Yield a line for each task. `store`: the store, where microbatches stand; None where it can't be read."""
     if not project.tasks:
         yield Finding(about="tasks", says="there are none", level=Level.WARN, mend="make a folder in BATCH_ASSETS_DEFS")
     for name, (task, source) in sorted(project.tasks.items()):
@@ -37,7 +35,7 @@ def probe_tasks(project: Project, connection: sa.Connection | None) -> Iterator[
             f"{count(len(task.variants), 'variant', 'variants')}: {', '.join(task.prompts)} × {', '.join(task.models)}"
         )
         if isinstance(source, Microbatched):  # to ask it would open the store, which makes it
-            formed = count(_count_microbatches(connection, name), "microbatch", "microbatches")
+            formed = count(store.count_microbatches(name) if store else 0, "microbatch", "microbatches")
             yield Finding(about=about, says=f"{formed} of {source.stream.place}, {variants}")
             continue
         try:
@@ -50,9 +48,3 @@ def probe_tasks(project: Project, connection: sa.Connection | None) -> Iterator[
             yield Finding(about=about, says=says)
         else:
             yield Finding(about=about, says=says, level=Level.WARN, mend="put records where the source looks for them")
-
-
-def _count_microbatches(connection: sa.Connection | None, task: str) -> int:
-    if connection is None or not sa.inspect(connection).has_table(microbatches.name):
-        return 0
-    return connection.scalar(sa.select(sa.func.count()).where(microbatches.c.task == task)) or 0
