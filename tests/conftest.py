@@ -1,4 +1,7 @@
-"""Databases for the tests: SQLite on tmp_path, and a real PostgreSQL, started when the first test asks for it."""
+"""Databases for the tests: SQLite on tmp_path, and a real PostgreSQL, started when the first test asks for it.
+
+It also says which tests `make test` leaves to `make test-all`: see `pytest_collection_modifyitems`.
+"""
 
 import itertools
 import os
@@ -20,8 +23,29 @@ from batch_assets.store.tables import metadata
 PG_URL = "BATCH_ASSETS_TEST_PG_URL"
 _numbers = itertools.count(1)
 
+ON_POSTGRESQL_TOO = ("test_store_schema.py", "test_store_results.py", "test_store_views.py", "test_runner_outcomes.py")
+"""Files whose tests run on PostgreSQL in `make test` as well; all others do in `make test-all`."""
+
+IN_EVERY_RUN = ("test_second_task.py",)
+"""Files of tests/e2e that are quick enough for `make test`."""
+
 settings.register_profile("ours", deadline=None)  # a machine under load breaks no law
 settings.load_profile("ours")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as `thorough` what proves the same again elsewhere: PostgreSQL for everything, browsers, daemons, vLLM."""
+    for item in items:
+        is_end_to_end = item.path.parent.name == "e2e" and item.path.name not in IN_EVERY_RUN
+        if is_end_to_end or (_is_on_postgresql(item) and item.path.name not in ON_POSTGRESQL_TOO):
+            item.add_marker("thorough")
+
+
+def _is_on_postgresql(item: pytest.Item) -> bool:
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(v, str) and v == "postgresql" for v in values) or "pg_server" in getattr(
+        item, "fixturenames", ()
+    )
 
 
 @pytest.fixture(scope="session")

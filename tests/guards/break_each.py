@@ -4,6 +4,7 @@ Each `*.toml` here lists guards: a fault, what happens, what the operator sees, 
 is broken, and the test that must then fail. `docs/guarantees.md` is made from the same files.
 
     python tests/guards/break_each.py [--jobs 2] [WORD ...]   break those whose text has all WORDs (default: all)
+    python tests/guards/break_each.py --turn [N]              break one in TURNS of them (default: by the day)
     python tests/guards/break_each.py --write                 make the table in docs/guarantees.md anew
 
 Works in copies under a temporary folder; the checkout is not touched. First each test must be green unbroken. Exit
@@ -11,6 +12,7 @@ codes: 0 each break was seen, 1 one was not, 2 a guard doesn't fit the code or i
 """
 
 import argparse
+import datetime as dt
 import os
 import shutil
 import signal
@@ -28,6 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 TABLE = ROOT / "docs" / "guarantees.md"
 BEGIN, END = "<!-- made by tests/guards/break_each.py --write -->", "<!-- end -->"
+TURNS = 20
+"""In so many days each guard has its turn."""
+
 TEST_LIMIT_S = 240.0
 TESTS_FAILED = 1  # pytest's exit code: it ran, and some test failed; not that nothing could be collected
 
@@ -189,6 +194,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--turn", type=int, nargs="?", const=dt.date.today().toordinal(), help=f"break one in {TURNS} of them"
+    )
     parser.add_argument("--write", action="store_true", help="make the table in docs/guarantees.md anew")
     options = parser.parse_args()
     guards = load_guards()
@@ -200,6 +208,9 @@ def main() -> int:
         TABLE.write_text(fill_in(TABLE.read_text(encoding="utf-8"), render_table(guards)), encoding="utf-8")
         return 0
     chosen = [g for g in guards if all(w.lower() in str(g).lower() for w in options.words)]
+    if options.turn is not None:
+        chosen = chosen[options.turn % TURNS :: TURNS]
+        print(f"turn {options.turn % TURNS} of {TURNS}")
     if not chosen:
         print("no guard fits")
         return 2
