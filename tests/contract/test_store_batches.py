@@ -24,7 +24,7 @@ from batch_assets.store.tables import item_owner
 
 def freeze(database: Database, batch: str, *item_ids: str, task: str = "t", **fields: Any) -> set[str]:
     """Freeze a batch whose source_hash is that of its ids; return the ids that it released."""
-    values = {"stamp": f"s-{batch}", "source_hash": "-".join(item_ids)[:24], "malformed": [], **fields}
+    values = {"change_token": f"s-{batch}", "source_hash": "-".join(item_ids)[:24], "malformed": [], **fields}
     with database.write() as connection:
         return freeze_batch(connection, task, batch, item_ids=list(item_ids), **values)[1]
 
