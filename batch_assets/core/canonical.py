@@ -29,14 +29,22 @@ def canonical_json(value: object) -> str:
     return json.dumps(normalise(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+def exact_json(value: object) -> str:
+    """Return the one JSON text of `value` with its strings as they are: two spellings of a letter are two texts.
+
+    Of a value whose strings are all NFC it is the canonical JSON. Raises what that raises.
+    """
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def digest(value: object) -> str:
     """Return 24 hex digits (96 bits) of the SHA-256 of the canonical JSON of `value`."""
     return digest_text(canonical_json(value))
 
 
 def digest_exact(value: object) -> str:
-    """Return 24 hex digits of the JSON of `value`, strings as they are: two spellings of a letter are two texts."""
-    return digest_text(json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False))
+    """Return 24 hex digits of the exact JSON of `value`: two spellings of a letter are two texts."""
+    return digest_text(exact_json(value))
 
 
 def digest_text(text: str) -> str:

@@ -18,9 +18,9 @@ from batch_assets.store.batches import (
     freeze_batch,
     load_batch,
     load_batches,
-    load_owned,
     touch_batch,
 )
+from batch_assets.store.database import lock_task
 from batch_assets.store.failures import clear_failures, count_failure
 
 
@@ -69,32 +69,36 @@ def freeze_batches(
 
 
 def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:
-    path = platform.frames.path(task.name, SOURCE_RECORDS, ref.batch)
+    """Put the frame and the batch's row in place, both or neither: nobody else freezes one of the task meanwhile.
+
+    The change token is taken away first. A kill between the frame and the commit then leaves a batch without one, which
+    is frozen again, whatever its source says.
+    """
     ids: list[str] = read.frame[ITEM_ID].to_list()
-    with platform.database.read() as connection:
-        known = load_batch(connection, task.name, ref.batch)
-        gone = load_owned(connection, task.name, ref.batch) - set(ids)
-        earlier = list(load_batches(connection, task.name)) if gone else []
-    if known and known.source_hash == read.source_hash and path.exists():
+    with platform.frames.prepare(read.frame, task.name, SOURCE_RECORDS, ref.batch) as staged:
         with platform.database.write() as connection:
-            touch_batch(connection, task.name, ref.batch, ref.change_token)
-        return known
-    heirs = _find_heirs(task, platform, gone, [b for b in earlier if b != ref.batch])
-    # The frame first: killed between the two, the token still tells that the batch is to be frozen again.
-    platform.frames.write(read.frame, task.name, SOURCE_RECORDS, ref.batch)
-    with platform.database.write() as connection:
-        state, released = freeze_batch(
-            connection,
-            task.name,
-            ref.batch,
-            change_token=ref.change_token,
-            source_hash=read.source_hash,
-            item_ids=ids,
-            malformed=read.malformed,
-        )
-        for batch, back in heirs.items():
-            if mine := sorted(released & back):
-                adopt_items(connection, task.name, batch, mine)
+            touch_batch(connection, task.name, ref.batch, "")
+        with platform.database.write() as connection:
+            lock_task(connection, task.name)
+            known = load_batch(connection, task.name, ref.batch)
+            if known and known.source_hash == read.source_hash:
+                touch_batch(connection, task.name, ref.batch, ref.change_token)
+                staged.put()
+                return known
+            state, released = freeze_batch(
+                connection,
+                task.name,
+                ref.batch,
+                change_token=ref.change_token,
+                source_hash=read.source_hash,
+                item_ids=ids,
+                malformed=read.malformed,
+            )
+            earlier = list(load_batches(connection, task.name)) if released else []
+            heirs = _find_heirs(task, platform, released, [b for b in earlier if b != ref.batch])
+            for batch, mine in heirs.items():
+                adopt_items(connection, task.name, batch, sorted(mine))
+            staged.put()
     return state
 
 
@@ -108,6 +112,7 @@ def _find_heirs(task: Task, platform: Platform, gone: set[str], earlier: Sequenc
             break
         if path.exists():
             found = left & set(pl.read_parquet(path, columns=[ITEM_ID], glob=False)[ITEM_ID].to_list())
-            heirs[batch] = found
+            if found:
+                heirs[batch] = found
             left -= found
     return heirs

@@ -311,7 +311,7 @@ class _Planner:
             found.unfrozen = ref
             return found
         read = source.read(ref, self._task.used_fields)
-        if state is not None and has_frame and state.source_hash == read.source_hash:
+        if state is not None and has_frame and state.change_token and state.source_hash == read.source_hash:
             found = self._as_frozen(state)
             found.touched = ref
             return found

@@ -11,7 +11,7 @@ import polars as pl
 
 from batch_assets.core.acceptance import accept
 from batch_assets.core.asset_names import VALIDATED_RESULTS
-from batch_assets.core.canonical import canonical_json
+from batch_assets.core.canonical import exact_json
 from batch_assets.pipeline.checks.frame_contract import ContractTally
 from batch_assets.pipeline.frame_schemas import OUTPUT_PREFIX, answer_columns, validated_results_schema
 from batch_assets.pipeline.platform import Platform
@@ -146,6 +146,6 @@ def _flatten(payload: Mapping[str, Any], columns: Mapping[str, type[pl.DataType]
     """Return an answer's fields as column values; what has no column type of its own becomes JSON text."""
     found = {name: payload.get(name.removeprefix(OUTPUT_PREFIX)) for name in columns}
     return {
-        name: canonical_json(value) if columns[name] is pl.String and not isinstance(value, str | None) else value
+        name: exact_json(value) if columns[name] is pl.String and not isinstance(value, str | None) else value
         for name, value in found.items()
     }

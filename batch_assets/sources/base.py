@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
@@ -18,7 +19,7 @@ HASHED_ROWS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRef:
-    """A batch that a source offers. `stamp` changes when its content may have; telling is cheap, reading is not.
+    """A batch that a source offers. `change_token` changes when its content may have; telling is cheap, reading is not.
 
     Who doesn't want to read a half-written one waits until it was left alone for `settle_s` seconds since `changed_at`
     (seconds since 1970; None where a batch is whole from the beginning).
@@ -35,7 +36,7 @@ class BatchRef:
         return self.changed_at is None or abs(at - self.changed_at) >= self.settle_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the hash is kept
 class SourceBatch:
     """A batch as it was read.
 
@@ -48,7 +49,7 @@ class SourceBatch:
     malformed: Sequence[tuple[int, str]]
     cleaned: Sequence[tuple[int, str]] = ()
 
-    @property
+    @cached_property
     def source_hash(self) -> str:
         """24 hex digits over all rows, and the set-aside lines with their numbers.
 

@@ -116,7 +116,7 @@ def adopt_items(connection: sa.Connection, task: str, batch: str, item_ids: Sequ
 
 
 def touch_batch(connection: sa.Connection, task: str, batch: str, change_token: str) -> None:
-    """Remember that a file's size or time changed and its content didn't."""
+    """Remember that a file's size or time changed and its content didn't. An empty token: it is to be frozen again."""
     where = (batches.c.task == task, batches.c.batch == batch)
     connection.execute(sa.update(batches).where(*where).values(change_token=change_token))
 
@@ -170,9 +170,7 @@ def _hash_ids(item_ids: Sequence[str], start: str = "", sign: int = 1) -> str:
 
 
 def _release_absent(connection: sa.Connection, task: str, batch: str, present: set[str]) -> set[str]:
-    where = (item_owner.c.task == task, item_owner.c.batch == batch)
-    owned = set(connection.scalars(sa.select(item_owner.c.item_id).where(*where)))
-    released = owned - present
+    released = load_owned(connection, task, batch) - present
     for chunk in in_chunks(released, _OWNER_CHUNK):
         connection.execute(sa.delete(item_owner).where(item_owner.c.task == task, item_owner.c.item_id.in_(chunk)))
         connection.execute(

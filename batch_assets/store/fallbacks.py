@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from batch_assets.core.attempts import ErrorKind, Status
-from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
+from batch_assets.core.canonical import DIGEST_HEX_DIGITS, exact_json
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
@@ -148,7 +148,7 @@ def finish_fallback(
     for row in connection.execute(select_answers(key)).mappings():
         left.discard(row["item_id"])
         counts[row["status"]] += 1
-        content.update(canonical_json([row["item_id"], row["status"], row["payload"]]).encode("utf-8", "surrogatepass"))
+        content.update(exact_json([row["item_id"], row["status"], row["payload"]]).encode("utf-8", "surrogatepass"))
     if left:
         words = "1 quarantined record has" if len(left) == 1 else f"{len(left)} quarantined records have"
         first = ", ".join(sorted(left)[:SHOWN])

@@ -1,16 +1,17 @@
 """Frames: one Parquet file per partition under the home folder, there as a whole or not at all."""
 
 import os
-import threading
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
 import polars as pl
 from polars.exceptions import PolarsError
-from polars.io.plugins import register_io_source
 
 from batch_assets.core.errors import StoreError
 from batch_assets.core.names import check_key
@@ -38,47 +39,45 @@ class FrameStore:
 
         Raises StoreError if the file can't be written; the previous frame stays.
         """
+        with self.prepare(frame, task, kind, *keys) as staged:
+            return staged.put()
+
+    @contextmanager
+    def prepare(self, frame: pl.DataFrame, task: str, kind: str, *keys: str) -> Generator["StagedFrame"]:
+        """Write a frame beside its place; `put` then moves it there, else it is gone at the end.
+
+        Raises StoreError if the file can't be written.
+        """
+        rows = _rows_within(MAX_BLOCK_BYTES, frame)
         path = self.path(task, kind, *keys)
-        try:
-            rows = _rows_within(MAX_BLOCK_BYTES, frame)
-            write_whole(path, lambda file: frame.write_parquet(file, row_group_size=rows))
-        except (OSError, PolarsError) as e:  # polars wraps what the file raises
-            raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, stays") from e
-        return path
+        with _write_beside(path, lambda file: frame.write_parquet(file, row_group_size=rows)) as staged:
+            yield staged
 
     @contextmanager
     def stage(
         self, blocks: Iterable[pl.DataFrame], schema: Mapping[str, Any], task: str, kind: str, *keys: str
     ) -> Generator["StagedFrame"]:
-        """Write a frame block by block beside its place; `put` then moves it there, else it is gone at the end.
+        """Do the same with a frame that comes block by block, in files of their own at first.
 
-        Memory holds a few blocks. Raises StoreError if the file can't be written, and what `blocks` raises.
+        Memory holds a few blocks. Raises StoreError if a file can't be written, and what `blocks` raises as it is.
         """
         path = self.path(task, kind, *keys)
-        temporary = _name_temporary(path)
-        raised: list[BaseException] = []
-
-        def read(*_pushed_down: object) -> Iterator[pl.DataFrame]:  # a sink pushes nothing down
-            try:
-                yield from blocks
-            except BaseException as e:
-                raised.append(e)  # polars wraps it
-                raise
-
-        try:
-            try:
+        with ExitStack() as stack:
+            with _told_of(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with temporary.open("wb") as file:
-                    register_io_source(read, schema=dict(schema)).sink_parquet(file, row_group_size=FIRST_BLOCK_ROWS)
-                    file.flush()
-                    os.fsync(file.fileno())
-            except (OSError, PolarsError) as e:
-                if raised:
-                    raise raised[0] from e
-                raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, stays") from e
-            yield StagedFrame(temporary=temporary, path=path)
-        finally:
-            temporary.unlink(missing_ok=True)
+                parts = stack.enter_context(TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+            files: list[Path] = []
+            for block in chain([pl.DataFrame(schema=dict(schema))], blocks):
+                files.append(Path(parts, f"{len(files):08d}.parquet"))
+                with _told_of(path):
+                    block.write_parquet(files[-1])
+            together = pl.scan_parquet(files, glob=False)
+            staged = stack.enter_context(
+                _write_beside(path, lambda file: together.sink_parquet(file, row_group_size=FIRST_BLOCK_ROWS))
+            )
+            for file in files:
+                file.unlink()
+            yield staged
 
     def read(self, task: str, kind: str, *keys: str) -> pl.DataFrame | None:
         """Return a frame, or None where none was written."""
@@ -117,12 +116,10 @@ class StagedFrame:
 
     def put(self) -> Path:
         """Move it into its place; return that. Raises StoreError if the disk refuses."""
-        try:
+        with _told_of(self.path):
             self.temporary.replace(self.path)
             self.is_put = True
             _sync_folder(self.path.parent)
-        except OSError as e:
-            raise StoreError(f"{self.path} can't be written: {e}; the file before, if there was one, stays") from e
         return self.path
 
 
@@ -151,6 +148,31 @@ def _rows_within(max_bytes: int, frame: pl.DataFrame) -> int:
     return max(1, min(MAX_BLOCK_ROWS, int(max_bytes / max(1.0, row_bytes))))
 
 
+@contextmanager
+def _told_of(path: Path) -> Generator[None]:
+    """Turn what a disk refuses into StoreError, which names the file that was to be written."""
+    try:
+        yield
+    except (OSError, PolarsError) as e:  # polars wraps what the file raises
+        raise StoreError(f"{path} can't be written: {e}; the file before, if there was one, stays") from e
+
+
+@contextmanager
+def _write_beside(path: Path, write: Callable[[BinaryIO], object]) -> Generator[StagedFrame]:
+    """Write a file as a whole, to the disk, under a name of its own, which is gone at the end unless it was put."""
+    temporary = _name_temporary(path)
+    try:
+        with _told_of(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+        yield StagedFrame(temporary=temporary, path=path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that appears whole or not at all, and outlives a power cut once this has returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +189,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _name_temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # a home may be shared by hosts, whose pids are alike
 
 
 def _sync_folder(folder: Path) -> None:

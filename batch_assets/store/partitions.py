@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from batch_assets.core.attempts import Status
-from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
+from batch_assets.core.canonical import DIGEST_HEX_DIGITS, exact_json
 from batch_assets.core.identity import data_version
 from batch_assets.store.database import now
 from batch_assets.store.results import VariantKey, of_variant, own_rows
@@ -112,7 +112,7 @@ def _summarise(connection: sa.Connection, key: VariantKey, batch: str) -> tuple[
     for item_id, status, payload, error_kind, reused_from in rows:
         counts[status] += 1
         counts["reused"] += reused_from is not None
-        content.update(canonical_json([item_id, status, payload, error_kind]).encode("utf-8", "surrogatepass"))
+        content.update(exact_json([item_id, status, payload, error_kind]).encode("utf-8", "surrogatepass"))
     return counts, content.hexdigest()[:DIGEST_HEX_DIGITS]
 
 

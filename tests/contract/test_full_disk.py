@@ -114,6 +114,10 @@ what, folder = sys.argv[1], Path(sys.argv[2])
 try:
     if what == "frame":
         FrameStore(folder).write(frame, "t", "kind", "b1")
+    elif what in ("one block", "many blocks"):
+        blocks = [frame] if what == "one block" else frame.iter_slices(50)
+        with FrameStore(folder).stage(blocks, frame.schema, "t", "kind", "b1") as staged:
+            staged.put()
     else:
         write_output(str(folder / "out"), getattr(frame.lazy(), what))
 except BatchAssetsError as e:
@@ -121,14 +125,15 @@ except BatchAssetsError as e:
 """
 
 
-@pytest.mark.parametrize("what", ["frame", "sink_parquet", "sink_csv", "sink_ndjson"])
+@pytest.mark.parametrize("what", ["frame", "one block", "many blocks", "sink_parquet", "sink_csv", "sink_ndjson"])
 def test_a_file_that_finds_no_room_is_not_there_and_the_one_before_is(tmp_path: Path, what: str) -> None:
-    path = FrameStore(tmp_path).path("t", "kind", "b1") if what == "frame" else tmp_path / "out"
+    is_frame = not what.startswith("sink")
+    path = FrameStore(tmp_path).path("t", "kind", "b1") if is_frame else tmp_path / "out"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"the one before")
     command = [sys.executable, "-c", FILL, what, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    kind = "StoreError" if what == "frame" else "ConfigError"
+    kind = "StoreError" if is_frame else "ConfigError"
     assert done.stdout.startswith(f"{kind} {path} can't be written: "), done.stdout + done.stderr
     assert "File too large" in done.stdout
     assert path.read_bytes() == b"the one before"

@@ -424,6 +424,40 @@ def test_a_retry_plans_what_its_mode_names(stage: Stage) -> None:
     assert tell(stage.plan(task, retry=RetryMode.FAILED)) == {}
 
 
+def test_a_retry_plans_nothing_for_records_that_are_empty(stage: Stage) -> None:
+    stage.write("b1", {"1": "", "2": "two"})
+    stage.write("b2", {"4": "", "5": "five"})
+    task = make_two(stage, prompts=["v1"])
+    stage.run(task, ScriptedEngine({"five": pass_later()}))
+    assert load_statuses(stage.platform.database) == {
+        "1": "error/empty_input", "2": "ok", "4": "error/empty_input", "5": "error/timeout",
+    }  # fmt: skip
+    for mode in (RetryMode.ERRORS, RetryMode.FAILED):
+        for is_counting in (True, False):
+            plan = stage.plan(task, retry=mode, is_counting=is_counting)
+            assert [(str(n.partition), n.reasons) for n in plan.needs] == [("b2|v1--m1", ("retry of 1",))]
+            assert tell_done(plan) == {"b1|v1--m1"}
+    assert stage.run(task, retry=RetryMode.ERRORS).asked == ["five"]
+    assert stage.plan(task, retry=RetryMode.FAILED, is_counting=False).is_empty
+    assert stage.run(task, retry=RetryMode.FAILED).opened == 0
+
+
+def test_a_retry_plans_nothing_of_a_models_own_for_rows_made_as_a_fallback(stage: Stage) -> None:
+    task = make_two(stage, prompts=["v1"], fallback=make_model("big"), max_attempts=1)
+    stage.write("b1", {"1": "", "2": "two"})
+    stage.run(task, ScriptedEngine({"two": BAD}), fallback=ScriptedEngine({"two": pass_later()}))
+    assert load_statuses(stage.platform.database, model_id="big") == {"2": "error/timeout"}
+    for is_counting in (True, False):
+        plan = stage.plan(task, retry=RetryMode.ERRORS, fallback_retry=RetryMode.NONE, is_counting=is_counting)
+        assert (plan.needs, plan.fallbacks) == ((), ())
+        plan = stage.plan(task, retry=RetryMode.NONE, fallback_retry=RetryMode.ERRORS, is_counting=is_counting)
+        assert (plan.needs, [str(p) for p in plan.fallbacks]) == ((), ["b1|v1--m1"])
+    stage.run(task, fallback=ScriptedEngine(), retry=RetryMode.ERRORS)
+    assert load_statuses(stage.platform.database, model_id="big") == {"2": "ok"}
+    plan = stage.plan(task, retry=RetryMode.ERRORS, is_counting=False)
+    assert (plan.needs, plan.fallbacks) == ((), ()), "the empty record is nothing that a fallback could be asked"
+
+
 def test_a_partition_that_another_run_works_on_is_marked(stage: Stage) -> None:
     task = make_two(stage)
     LeaseBook(stage.platform.database, "other").acquire("t", "b1", "v1--m1")

@@ -1,14 +1,17 @@
 """Frames: one Parquet file per partition, there as a whole or not at all."""
 
+import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 import polars as pl
 import pytest
+import sqlalchemy as sa
 from factories import run_at_once
 
-from batch_assets.core.errors import ConfigError
+from batch_assets.core.errors import ConfigError, NotReadyError, StoreError
 from batch_assets.store.frames import FIRST_BLOCK_ROWS, MAX_BLOCK_BYTES, FrameStore, cut, write_whole
 
 
@@ -113,3 +116,66 @@ def test_a_frame_is_cut_by_rows_and_by_bytes(sizes: list[int | None], expected: 
     parts = list(cut(frame, 3, 10))
     assert [p.height for p in parts] == expected
     assert [n for p in parts for n in p["n"]] == list(range(len(texts)))
+
+
+def iterate_blocks(*sizes: int) -> Iterator[pl.DataFrame]:
+    start = 0
+    for size in sizes:
+        yield pl.DataFrame({"n": range(start, start + size)}, schema={"n": pl.Int64})
+        start += size
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (500, 500, 7), (3, 0, 3)])
+def test_a_frame_that_comes_in_blocks_is_there_once_it_is_put(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    store = FrameStore(tmp_path)
+    store.write(pl.DataFrame({"n": [-1]}), "t", "kind", "b1")
+    for is_put in (False, True):
+        with store.stage(iterate_blocks(*sizes), {"n": pl.Int64}, "t", "kind", "b1") as staged:
+            assert staged.scan().collect()["n"].to_list() == list(range(sum(sizes)))
+            if is_put:
+                staged.put()
+                assert staged.scan().collect().height == sum(sizes)
+        frame = store.read("t", "kind", "b1")
+        assert frame is not None
+        assert (frame["n"].to_list(), frame.schema) == (list(range(sum(sizes))) if is_put else [-1], {"n": pl.Int64})
+        assert [p.name for p in (tmp_path / "t" / "kind").iterdir()] == ["b1.parquet"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NotReadyError("not yet"),
+        StoreError("full"),
+        KeyboardInterrupt(),
+        OSError("a source's own"),
+        pl.exceptions.ComputeError("ours"),
+        sa.exc.OperationalError("SELECT 1", {}, Exception("gone")),
+    ],
+)
+def test_what_the_blocks_raise_comes_out_as_itself_and_leaves_the_old_frame(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def break_off() -> Iterator[pl.DataFrame]:
+        yield from iterate_blocks(500, 500)
+        raise error
+
+    store = FrameStore(tmp_path)
+    store.write(pl.DataFrame({"n": [-1]}), "t", "kind", "b1")
+    with pytest.raises(type(error)) as raised, store.stage(break_off(), {"n": pl.Int64}, "t", "kind", "b1"):
+        raise AssertionError
+    assert raised.value is error
+    frame = store.read("t", "kind", "b1")
+    assert frame is not None
+    assert frame["n"].to_list() == [-1]
+    assert [p.name for p in (tmp_path / "t" / "kind").iterdir()] == ["b1.parquet"]
+
+
+def test_blocks_are_made_in_the_callers_thread(tmp_path: Path) -> None:
+    seen: list[threading.Thread] = []
+
+    def look() -> Iterator[pl.DataFrame]:
+        seen.append(threading.current_thread())
+        yield from iterate_blocks(1)
+
+    with FrameStore(tmp_path).stage(look(), {"n": pl.Int64}, "t", "kind", "b1"):
+        assert seen == [threading.current_thread()]

@@ -426,6 +426,30 @@ def test_an_answer_that_was_changed_behind_our_back_is_red_and_never_gets_throug
     assert read_frame(frozen).equals(good)
 
 
+@pytest.mark.parametrize("selected", [RESULTS, ["validated_results"]])
+@pytest.mark.parametrize("is_range", [False, True])
+def test_results_that_a_check_holds_back_are_no_materialization(
+    frozen: TempProject, is_range: bool, selected: list[str]
+) -> None:
+    chosen: dict[str, Any] = {"tags": name_range(P, P)} if is_range else {"partition": P}
+    assert frozen.materialize(["llm_outputs", *RESULTS], partition=P).success
+    task = frozen.bind()[0]
+    before = {name: load_versions(frozen.instance, task, name) for name in RESULT_NAMES}
+    frozen.use(ScriptedEngine(default='{"label":"b","score":2}'))
+    frozen.materialize(["llm_outputs"], partition=P, retry="all")
+    assert load_versions(frozen.instance, task, LLM_OUTPUTS) != before["validated_results"], "there is a new version"
+    good = read_frame(frozen)
+    changed = sa.update(results).where(results.c.item_id == "b1r1", results.c.prompt_ver == "v1")
+    frozen.execute(changed.values(payload={"label": "c", "score": 99}))
+    red = frozen.materialize(selected, **chosen)
+    assert not red.success
+    assert f"{P}: validated_results.agrees_with_completions fails" in find_error(red)
+    assert find_materialized(red) == []
+    assert ("validated_results", "agrees_with_completions", P, False) in find_checks(red)
+    assert {name: load_versions(frozen.instance, task, name) for name in RESULT_NAMES} == before
+    assert read_frame(frozen).equals(good)
+
+
 # The command line's run
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_assets.core.canonical import canonical_json, digest, digest_text, normalise
+from batch_assets.core.canonical import canonical_json, digest, digest_text, exact_json, normalise
 
 texts = st.text(max_size=8) | st.sampled_from(
     ["é", "e\u0301", "ﬁ", "Å", "\u212b", "가", "\u1100\u1161", "й", "и\u0306"]
@@ -86,3 +86,15 @@ def test_what_json_has_no_word_for_is_refused(value: object) -> None:
 @given(st.text(st.characters(exclude_categories=[]), max_size=20))
 def test_a_digest_is_24_hex_digits_of_any_text(text: str) -> None:
     assert re.fullmatch("[0-9a-f]{24}", digest_text(text))
+
+
+@settings(deadline=None, max_examples=60)
+@given(values)
+def test_the_exact_json_of_composed_text_is_the_canonical_one(value: Any) -> None:
+    composed = normalise(value)
+    assert exact_json(composed) == canonical_json(value)
+
+
+def test_the_exact_json_keeps_two_spellings_of_a_letter_apart() -> None:
+    assert json.loads(exact_json({"a": ["cafe\u0301"]})) == {"a": ["cafe\u0301"]}
+    assert exact_json("cafe\u0301") != exact_json("caf\u00e9")

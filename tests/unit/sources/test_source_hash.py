@@ -112,3 +112,10 @@ def test_a_batch_is_hashed_in_parts_as_it_would_be_whole(hash_of: Hash, monkeypa
     whole = hash_of(BASE)
     monkeypatch.setattr(base, "HASHED_ROWS", 1)
     assert hash_of(BASE) == whole
+
+
+def test_the_hash_of_a_batch_is_made_once(tmp_path: Path) -> None:
+    batch = read(tmp_path, BASE)
+    first = batch.source_hash
+    assert batch.source_hash is first
+    assert SourceBatch(frame=batch.frame, malformed=batch.malformed).source_hash == first
