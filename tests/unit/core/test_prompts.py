@@ -87,31 +87,6 @@ def test_the_keys_of_an_example_stand_in_the_order_that_guided_decoding_writes(w
     assert load_prompt(write(head), Ordered).opening[-1].content == '{"zebra":2,"an_apple":1}'
 
 
-def test_the_keys_within_an_example_stand_in_that_order_too(write: Write) -> None:
-    class Leaf(BaseModel):
-        zip: str
-        city: str
-
-    class Branch(BaseModel):
-        model_config = ConfigDict(extra="allow")
-
-        twigs: list[Leaf]
-        best: Leaf | None = None
-        by_name: dict[str, Leaf] = {}
-
-    class Tree(BaseModel):
-        root: Branch
-        age: int
-
-    leaf = "{city: c, zip: z}"
-    said = f"{{age: 1, root: {{by_name: {{b: {leaf}, a: {leaf}}}, other: 3, best: {leaf}, twigs: [{leaf}]}}}}"
-    head = f"{HEAD}\nexamples:\n  - input: {{text: one}}\n    output: {said}"
-    leaf = '{"zip":"z","city":"c"}'
-    assert load_prompt(write(head), Tree).opening[-1].content == (
-        f'{{"root":{{"twigs":[{leaf}],"best":{leaf},"by_name":{{"a":{leaf},"b":{leaf}}},"other":3}},"age":1}}'
-    )
-
-
 def test_a_file_with_bom_and_crlf_says_the_same(write: Write, tmp_path: Path) -> None:
     plain = load_prompt(write(f"{HEAD}\nsystem: s", "a\n{{ text }}\nb"), Answer)
     path = tmp_path / "v2.md"
