@@ -12,6 +12,7 @@ from batch_assets.core.attempts import Ladder
 from batch_assets.core.models import ModelEntry, Sampling
 from batch_assets.core.prompts import load_prompts
 from batch_assets.core.tasks import Task
+from batch_assets.engines.fake import FakeEntry
 
 WORDS = ("card", "transfer", "login", "loan", "fee", "fraud", "app", "why", "where", "lost", "money", "please", "help")
 PROMPT = """---
@@ -51,9 +52,9 @@ def make_task(folder: Path, model: ModelEntry) -> Task:
     )  # fmt: skip
 
 
-def make_fake_entry(invalid_share: float, window: int) -> ModelEntry:
+def make_fake_entry(invalid_share: float, window: int) -> FakeEntry:
     """Return an entry of the fake engine."""
-    return ModelEntry(
+    return FakeEntry(
         model_id="fake",
         weights="fake",
         engine="fake",

@@ -31,6 +31,7 @@ from batch_assets.core.tasks import Rule, Task, Thresholds
 from batch_assets.dagster.asset_keys import load_recorded
 from batch_assets.dagster.events import to_events
 from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.engines.registry import make_entry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import NextStep, bring_up_to_date
 from batch_assets.pipeline.plan import Plan, Selection, make_plan
@@ -81,7 +82,7 @@ def write_prompt(folder: Path, prompt_ver: str, body: str, *, system: str = "Ans
 
 def make_model(model_id: str = "m1", **fields: Any) -> ModelEntry:
     """Return an entry of the fake engine."""
-    return ModelEntry.model_validate({"model_id": model_id, "weights": "none", "engine": "fake", **fields})
+    return make_entry({"model_id": model_id, "weights": "none", "engine": "fake", **fields})
 
 
 def make_task(

@@ -20,7 +20,8 @@ from batch_assets.cli.probes.store import probe_store
 from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
 from batch_assets.cli.terminal import make_visible
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import ModelEntry, load_models
+from batch_assets.core.models import ModelEntry
+from batch_assets.engines.models_file import load_models
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import list_url_secrets
 from batch_assets.store.inspection import StoreInspection, open_for_reading
@@ -51,9 +52,9 @@ def _examine() -> list[Finding]:
         models.update(load_models(settings.defs / "models.yaml"))
         yield Finding(about="models", says=f"{len(models)} in {settings.defs / 'models.yaml'}")
 
+    project, broken = load_tasks(settings)  # first: it makes the packages of task folders known, engines among them
     found += guard("models", read_models)
     secrets = list_secrets(settings, models)
-    project, broken = load_tasks(settings)
     tasks = [task for task, _ in project.tasks.values()] if project else []
     fallbacks = {task.fallback.model_id for task in tasks if task.fallback}
     used = fallbacks.union(*(task.models for task in tasks)) if project else set(models)

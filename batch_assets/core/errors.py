@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
+from batch_assets.core.attempts import ErrorKind
+
 
 class BatchAssetsError(Exception):
     """The root: everything that this package raises on purpose."""
@@ -20,12 +22,12 @@ class SourceError(BatchAssetsError):
 class RequestFailed(BatchAssetsError):
     """One request failed and the engine lives: a value for one record, never a reason to stop the run.
 
-    `kind` is an `ErrorKind` of core.attempts; `is_passing` says whether the same request may succeed later.
+    `is_passing` says whether the same request may succeed later. Raises ValueError if `kind` is no ErrorKind.
     """
 
-    def __init__(self, kind: str, message: str, *, is_passing: bool, retry_after_s: float | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str, *, is_passing: bool, retry_after_s: float | None = None) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind = ErrorKind(kind)
         self.is_passing = is_passing
         self.retry_after_s = retry_after_s
 

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.checks import Check
 from batch_assets.core.errors import ConfigError, SourceError
-from batch_assets.core.models import load_models
 from batch_assets.core.names import check_task_name
 from batch_assets.core.prompts import check_fields, load_prompts
 from batch_assets.core.tasks import Nightly, Rule, Task, Thresholds
@@ -37,6 +36,7 @@ from batch_assets.dagster.yaml_fields import (
     resolve_source,
 )
 from batch_assets.engines.factory import check_entry
+from batch_assets.engines.models_file import load_models
 from batch_assets.pipeline.checks.of_task import list_checks
 from batch_assets.pipeline.stored_batches import bind_source
 from batch_assets.sources.base import Source, StreamSource

@@ -5,58 +5,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import dagster as dg
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.checks import Check
-from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError, format_problems
 from batch_assets.core.tasks import Nightly, Rule, Thresholds
 from batch_assets.sources.base import Source, StreamSource
-from batch_assets.sources.files import FileSource
-from batch_assets.sources.sql import SqlSource
-from batch_assets.sources.text_file import UTF8
-from batch_assets.sources.values import MAX_VALUE_BYTES
+from batch_assets.sources.registry import make_source
 
 M = TypeVar("M", bound=BaseModel)
 
 
-class FilesField(Entry):
-    """`source:` of files."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    files: str
-    key: str = "item_id"
-    delimiter: str | None = None
-    settle_s: float = 10.0
-    encoding: str = UTF8
-    max_value_bytes: int = MAX_VALUE_BYTES
-
-
-class TableField(Entry):
-    """`source:` of a SQL table or view."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    table: str
-    cursor: str
-    url_env: str = ""
-    url: str = ""
-    key: str = "item_id"
-    fields: tuple[str, ...] | None = None
-    max_records: int = 1000
-    max_age_s: float = 300.0
-    lookback: float = 0.0
-    max_value_bytes: int = MAX_VALUE_BYTES
-
-
 def resolve_source(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Source | StreamSource:
     """Read `{files: tickets/*.csv, key: item_id}`, or `{table: tickets, url_env: DB_URL, cursor: updated_at}`."""
-    if "table" in value:
-        return SqlSource(**_validate(TableField, value, "source").model_dump())
-    found = _validate(FilesField, value, "source")
-    return FileSource(found.files, **found.model_dump(exclude={"files"}))
+    return make_source(value)
 
 
 def resolve_output(_context: dg.ResolutionContext, value: str) -> type[BaseModel]:

@@ -1,8 +1,11 @@
-"""The contract of an engine."""
+"""The contract of an engine, and of its entry in models.yaml."""
 
+from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Protocol
 
 from batch_assets.core.completions import Completion
+from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 
 
@@ -29,3 +32,22 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Free everything. Safe to call twice, and after a failed open()."""
         ...
+
+
+class EngineEntry(ModelEntry, ABC):
+    """An entry of models.yaml for one engine: the fields that only this engine has, and what opens it.
+
+    `register_engine` gives a shipped one its name; another is named by its dotted name.
+    """
+
+    def find_problem(self) -> str | None:
+        """Return what is wrong between the fields as `field: words`, or None. It is asked when models.yaml is read."""
+        return None
+
+    def check(self) -> None:
+        """Raise ConfigError for what the engine doesn't know. It is asked of models that a task uses, and is quick."""
+        return
+
+    @abstractmethod
+    def build(self, cache_dir: Path) -> Engine:
+        """Return the engine, not yet open. `cache_dir` is for what it prepares once."""

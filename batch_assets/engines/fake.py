@@ -5,6 +5,7 @@ import json
 import random
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -14,6 +15,8 @@ from batch_assets.core.entries import Entry
 from batch_assets.core.errors import ConfigError, EngineDead, format_problems
 from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
+from batch_assets.engines.base import Engine, EngineEntry
+from batch_assets.engines.registry import register_engine
 
 Share = Annotated[float, Field(ge=0, le=1)]
 _CHARACTERS_PER_TOKEN = 4
@@ -76,6 +79,19 @@ class FakeEngine:
 
 def _count_tokens(characters: int) -> int:
     return -(-characters // _CHARACTERS_PER_TOKEN)
+
+
+@register_engine("fake")
+class FakeEntry(EngineEntry):
+    """An entry of the fake; `engine_args` are those of FakeArgs."""
+
+    def check(self) -> None:
+        """Refuse arguments that the fake doesn't know."""
+        build_fake(self)
+
+    def build(self, cache_dir: Path) -> Engine:  # noqa: ARG002 - nothing is prepared
+        """Return the fake."""
+        return build_fake(self)
 
 
 def build_fake(entry: ModelEntry) -> FakeEngine:

@@ -14,10 +14,10 @@ import aiohttp
 from batch_assets.core.attempts import ErrorKind
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import ConfigError, EngineDead, RequestFailed
-from batch_assets.core.models import ModelEntry
 from batch_assets.core.requests import Request
 from batch_assets.engines.file_descriptors import claim_descriptors
 from batch_assets.engines.openai_answer import read_completion
+from batch_assets.engines.openai_entry import OpenAIEntry
 
 _STOPS_THE_RUN = {401, 402, 403}
 _START_IT = "start it, or correct base_url in models.yaml"
@@ -48,7 +48,7 @@ class OpenAIEngine:
 
     is_restartable = False
 
-    def __init__(self, entry: ModelEntry) -> None:
+    def __init__(self, entry: OpenAIEntry) -> None:
         self._entry = entry
         self._base_url = (entry.base_url or "").rstrip("/")
         self._session: aiohttp.ClientSession | None = None

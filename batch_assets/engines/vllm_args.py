@@ -22,7 +22,7 @@ def check_engine_args(entry: ModelEntry) -> None:
             f"models.yaml: {entry.model_id}: engine_args: hf_token: no secret here: set the variable HF_TOKEN"
         )
     known = known_engine_args()
-    if entry.engine != "vllm" or known is None:
+    if known is None:
         return
     for name in entry.engine_args:
         if name in _OURS:

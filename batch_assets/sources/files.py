@@ -11,10 +11,11 @@ import polars as pl
 
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.names import check_key
-from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, SourceBatch
+from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, BatchRef, SourceBatch, SourceFields
 from batch_assets.sources.csv_file import read_csv, read_csv_header
 from batch_assets.sources.jsonl_file import read_jsonl, read_jsonl_header
 from batch_assets.sources.parquet_file import read_parquet, read_parquet_header
+from batch_assets.sources.registry import register_source
 from batch_assets.sources.text_file import UTF8, find_codec
 from batch_assets.sources.values import CONTROL_CHARACTERS, MAX_VALUE_BYTES, check_limit, clean_values, is_amount
 
@@ -142,6 +143,22 @@ class FileSource:
             raise SourceError(f"source {self.pattern!r}: the files can't be listed: {e}") from e
         except (ValueError, IndexError, RuntimeError) as e:  # empty, `.`, `**x`; a home folder that nobody has
             raise ConfigError(f"source {self.pattern!r}: not a pattern of files, such as tickets/*.csv: {e}") from e
+
+
+@register_source("files")
+class FilesFields(SourceFields):
+    """`source:` of files."""
+
+    files: str
+    key: str = ITEM_ID
+    delimiter: str | None = None
+    settle_s: float = 10.0
+    encoding: str = UTF8
+    max_value_bytes: int = MAX_VALUE_BYTES
+
+    def build(self) -> FileSource:
+        """Return the source."""
+        return FileSource(self.files, **self.model_dump(exclude={"files"}))
 
 
 def _kind(path: Path) -> str:

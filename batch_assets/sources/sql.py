@@ -18,7 +18,8 @@ from batch_assets.core.canonical import digest_text
 from batch_assets.core.cursors import Cursor, Place, StreamRow, is_cursor
 from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.settings import read_variable
-from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch
+from batch_assets.sources.base import ITEM_ID, SOURCE_LINE, SourceBatch, SourceFields
+from batch_assets.sources.registry import register_source
 from batch_assets.sources.sql_table import UNDECLARED, SqlTable, find_table, has_surrogate, replace_surrogates, to_text
 from batch_assets.sources.values import MAX_VALUE_BYTES, check_limit, clean_values, has_control, is_amount
 
@@ -293,6 +294,26 @@ class SqlSource:
             raise SourceError(f"{self.place}: can't be read: {type(e).__name__}: {e}") from e
         finally:
             engine.dispose()
+
+
+@register_source("table")
+class TableFields(SourceFields):
+    """`source:` of a SQL table or view."""
+
+    table: str
+    cursor: str
+    url_env: str = ""
+    url: str = ""
+    key: str = ITEM_ID
+    fields: tuple[str, ...] | None = None
+    max_records: int = 1000
+    max_age_s: float = 300.0
+    lookback: float = 0.0
+    max_value_bytes: int = MAX_VALUE_BYTES
+
+    def build(self) -> SqlSource:
+        """Return the source."""
+        return SqlSource(**self.model_dump())
 
 
 def _make_engine(url: URL, database: str) -> sa.Engine:

@@ -22,13 +22,14 @@ from batch_assets.core.acceptance import accept
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import ConfigError, EngineDead, RequestFailed
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.core.tasks import Task
 from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
-from batch_assets.engines.fake import make_value
+from batch_assets.engines.fake import FakeEntry, make_value
+from batch_assets.engines.openai_entry import OpenAIEntry
 
 T = TypeVar("T")
 AT_ONCE = 150
@@ -95,7 +96,7 @@ def open_case(
 
 @contextmanager
 def fake_case(folder: Path) -> Iterator[EngineCase]:
-    entry = ModelEntry(model_id="m", weights="none", engine="fake")
+    entry = FakeEntry(model_id="m", weights="none", engine="fake")
     with asyncio.Runner() as loop, open_case(lambda: build_engine(entry, folder), loop.run) as case:
         yield case
 
@@ -107,7 +108,7 @@ def openai_case(folder: Path) -> Iterator[EngineCase]:
         server, base_url = loop.run(start_server())
 
         def build(url: str = base_url) -> Engine:
-            entry = ModelEntry(model_id="m", weights="m", engine="openai", base_url=url, timeout_s=20)
+            entry = OpenAIEntry(model_id="m", weights="m", engine="openai", base_url=url, timeout_s=20)
             return build_engine(entry, folder)
 
         def build_unopenable() -> Engine:

@@ -25,9 +25,9 @@ from factories import run_partitions as run_scripted
 from fault_server import FaultServer, find_score, serve_faults
 
 from batch_assets.core.errors import EngineDead
-from batch_assets.core.models import ModelEntry
 from batch_assets.core.tasks import Thresholds
 from batch_assets.engines.openai_engine import OpenAIEngine
+from batch_assets.engines.openai_entry import OpenAIEntry
 from batch_assets.store.database import Database
 
 IDS = make_ids(30)
@@ -59,7 +59,7 @@ def start_server(
 
 def make_engine(base_url: str, **fields: Any) -> OpenAIEngine:
     entry = {"model_id": "m1", "weights": "faults", "engine": "openai", "base_url": base_url, "timeout_s": 20, **fields}
-    return OpenAIEngine(ModelEntry.model_validate(entry))
+    return OpenAIEngine(OpenAIEntry.model_validate(entry))
 
 
 def run_on(
@@ -168,14 +168,15 @@ def run_with_files(files: int, window: int, requests: int) -> subprocess.Complet
 import asyncio, resource, sys
 files, window, requests, base_url = int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
 sys.path.insert(0, sys.argv[1])
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
+from batch_assets.engines.openai_entry import OpenAIEntry
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.core.errors import ConfigError
 from batch_assets.engines.openai_engine import OpenAIEngine
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(files, 64), files))
 entry = {"model_id": "m", "weights": "w", "engine": "openai", "base_url": base_url, "timeout_s": 6}
-engine = OpenAIEngine(ModelEntry.model_validate({**entry, "max_in_flight": window}))
+engine = OpenAIEngine(OpenAIEntry.model_validate({**entry, "max_in_flight": window}))
 def make(n):
     return Request(request_key="k", messages=(Message("user", f"{n}"),), schema={}, sampling=Sampling())
 async def main():

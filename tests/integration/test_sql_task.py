@@ -131,9 +131,12 @@ def test_yaml_says_a_table_as_python_does() -> None:
     [
         ({"table": "t"}, "source: cursor: Field required"),
         ({"table": "t", "cursor": "c"}, "give one of url_env and url"),
-        ({"table": "t", "cursor": "c", "url_env": "X", "files": "*.csv"}, "files: Extra inputs"),
+        ({"table": "t", "cursor": "c", "url_env": "X", "files": "*.csv"}, "one of files, table is wanted"),
         ({"table": "t", "cursor": "c", "url_env": "X", "max_records": 0}, "max_records: 1 to"),
-        ({}, "files: Field required"),
+        ({}, "one of files, table is wanted, or the type of your own; there is nothing"),
+        ({"file": "*.csv"}, "there is file"),
+        ({"type": "no.such.Source"}, "type: 'no.such.Source' can't be imported"),
+        ({"type": "batch_assets.sources.files.FileSource"}, "is no SourceFields"),
     ],
 )
 def test_what_is_wrong_in_yaml_is_named(wrong: dict[str, object], words: str) -> None:

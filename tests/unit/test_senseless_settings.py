@@ -11,8 +11,8 @@ from factories import write_prompt
 from batch_assets.cli.main import cli
 from batch_assets.cli.terminal import quiet
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import load_models
 from batch_assets.dagster.project import load_project
+from batch_assets.engines.models_file import load_models
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import open_database
 

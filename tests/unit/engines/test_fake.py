@@ -15,13 +15,13 @@ from batch_assets.core.acceptance import accept
 from batch_assets.core.attempts import ErrorKind, Status
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.core.tasks import Task
 from batch_assets.defs.ticket_triage.task import Triage
 from batch_assets.engines import fake
-from batch_assets.engines.fake import FakeEngine, build_fake, make_value
+from batch_assets.engines.fake import FakeEngine, FakeEntry, build_fake, make_value
 
 
 class Colour(enum.StrEnum):
@@ -121,8 +121,8 @@ def ask(request: Request, engine: FakeEngine | None = None) -> Completion:
     return asyncio.run(run())
 
 
-def make_entry(**engine_args: Any) -> ModelEntry:
-    return ModelEntry(model_id="m", weights="none", engine="fake", engine_args=engine_args)
+def make_entry(**engine_args: Any) -> FakeEntry:
+    return FakeEntry(model_id="m", weights="none", engine="fake", engine_args=engine_args)
 
 
 def make_request(key: str, output: type[BaseModel] = Triage, **sampling: Any) -> Request:
@@ -210,4 +210,4 @@ def test_an_argument_that_it_does_not_know_is_named(engine_args: dict[str, float
 
 
 def test_no_module_of_the_package_takes_the_fake_by_itself() -> None:
-    assert inspect.signature(ModelEntry).parameters["engine"].default is inspect.Parameter.empty
+    assert inspect.signature(FakeEntry).parameters["engine"].default is inspect.Parameter.empty

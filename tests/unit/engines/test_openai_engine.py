@@ -20,11 +20,12 @@ from hypothesis import strategies as st
 from batch_assets.core.attempts import ErrorKind
 from batch_assets.core.completions import Completion, Usage
 from batch_assets.core.errors import ConfigError, EngineDead, RequestFailed
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.engines import openai_engine
 from batch_assets.engines.openai_engine import OpenAIEngine
+from batch_assets.engines.openai_entry import OpenAIEntry
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEY = "sk-Very-Secret-0123456789"
@@ -76,7 +77,7 @@ async def serve(
 
 def make_engine(base_url: str, **fields: Any) -> OpenAIEngine:
     entry = {"model_id": "m", "weights": "org/model", "engine": "openai", "base_url": base_url, **fields}
-    return OpenAIEngine(ModelEntry.model_validate(entry))
+    return OpenAIEngine(OpenAIEntry.model_validate(entry))
 
 
 def ask(

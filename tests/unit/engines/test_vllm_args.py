@@ -6,13 +6,13 @@ import sys
 import pytest
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import ModelEntry
 from batch_assets.engines import vllm_args
 from batch_assets.engines.vllm_args import check_engine_args, known_engine_args
+from batch_assets.engines.vllm_entry import VllmEntry
 
 
-def make_entry(engine: str = "vllm", **engine_args: object) -> ModelEntry:
-    return ModelEntry.model_validate({"model_id": "m", "weights": "w", "engine": engine, "engine_args": engine_args})
+def make_entry(**engine_args: object) -> VllmEntry:
+    return VllmEntry.model_validate({"model_id": "m", "weights": "w", "engine": "vllm", "engine_args": engine_args})
 
 
 @pytest.fixture(autouse=True)
@@ -67,12 +67,8 @@ def test_where_vllm_is_not_installed_nothing_is_said(monkeypatch: pytest.MonkeyP
     check_engine_args(make_entry(whatever=1))
 
 
-def test_the_arguments_of_other_engines_are_not_vllms() -> None:
-    check_engine_args(make_entry("fake", latency_s=1))
-
-
 def test_a_token_among_the_arguments_is_refused_and_not_repeated() -> None:
-    entry = ModelEntry(model_id="m", weights="w", engine="vllm", engine_args={"hf_token": "hunter2"})
+    entry = VllmEntry(model_id="m", weights="w", engine="vllm", engine_args={"hf_token": "hunter2"})
     with pytest.raises(ConfigError, match="m: engine_args: hf_token: no secret here") as refused:
         check_engine_args(entry)
     assert "hunter2" not in str(refused.value)

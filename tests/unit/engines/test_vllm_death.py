@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from batch_assets.core.errors import EngineDead, RequestFailed
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.engines import vllm_inline
+from batch_assets.engines.vllm_entry import VllmEntry
 from batch_assets.engines.vllm_inline import InlineVllm
 
 
@@ -46,7 +47,7 @@ def make_engine(monkeypatch: pytest.MonkeyPatch, inner: StandIn) -> InlineVllm:
     monkeypatch.setattr(vllm_inline, "_start", lambda *_: inner)
     monkeypatch.setattr(vllm_inline, "make_sampling", lambda _request: None)
     monkeypatch.setattr(vllm_inline, "locate_weights", lambda *_: None)
-    return InlineVllm(ModelEntry(model_id="m", weights="w", engine="vllm", timeout_s=30), Path())
+    return InlineVllm(VllmEntry(model_id="m", weights="w", engine="vllm", timeout_s=30), Path())
 
 
 def ask(text: str) -> Request:

