@@ -63,13 +63,13 @@ class FrameStore:
         """
         path = self.path(task, kind, *keys)
         with ExitStack() as stack:
-            with _told_of(path):
+            with _refuse_in_our_words(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 parts = stack.enter_context(TemporaryDirectory(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
             files: list[Path] = []
             for block in chain([pl.DataFrame(schema=dict(schema))], blocks):
                 files.append(Path(parts, f"{len(files):08d}.parquet"))
-                with _told_of(path):
+                with _refuse_in_our_words(path):
                     block.write_parquet(files[-1])
             together = pl.scan_parquet(files, glob=False)
             staged = stack.enter_context(
@@ -116,7 +116,7 @@ class StagedFrame:
 
     def put(self) -> Path:
         """Move it into its place; return that. Raises StoreError if the disk refuses."""
-        with _told_of(self.path):
+        with _refuse_in_our_words(self.path):
             self.temporary.replace(self.path)
             self.is_put = True
             _sync_folder(self.path.parent)
@@ -149,7 +149,7 @@ def _rows_within(max_bytes: int, frame: pl.DataFrame) -> int:
 
 
 @contextmanager
-def _told_of(path: Path) -> Generator[None]:
+def _refuse_in_our_words(path: Path) -> Generator[None]:
     """Turn what a disk refuses into StoreError, which names the file that was to be written."""
     try:
         yield
@@ -162,7 +162,7 @@ def _write_beside(path: Path, write: Callable[[BinaryIO], object]) -> Generator[
     """Write a file as a whole, to the disk, under a name of its own, which is gone at the end unless it was put."""
     temporary = _name_temporary(path)
     try:
-        with _told_of(path):
+        with _refuse_in_our_words(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
                 write(file)
