@@ -15,7 +15,7 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.events import emit
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.dagster.partitions import output_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.pipeline.make_results import make_results
@@ -40,7 +40,7 @@ def build_results(task: Task) -> dg.AssetsDefinition:
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
         made = make_results(task, platform, partitions, selected, run_id=context.run.run_id)
-        with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
             yield from emit(context, task, made)
 
     return results

@@ -10,7 +10,7 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.events import emit
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.dagster.partitions import batch_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.pipeline.freeze import freeze_batches
@@ -36,7 +36,7 @@ def build_source_records(task: Task, source: Source) -> dg.AssetsDefinition:
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
             yield from emit(context, task, freeze_batches(task, source, platform, batches, context.run.run_id))
 
     return source_records
