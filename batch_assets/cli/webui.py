@@ -1,5 +1,6 @@
 """`up`: the webserver and the daemon as children of one process, begun again where one dies, and ended with it."""
 
+import fcntl
 import json
 import os
 import signal
@@ -8,17 +9,19 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import click
+import sqlalchemy as sa
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.settings import Settings
-from batch_assets.store.database import describe_url, find_refusal
+from batch_assets.store.database import describe_url, find_refusal, parse_url
 
 HOST = "127.0.0.1"
 GRACE_S = 20.0
@@ -30,6 +33,11 @@ LONGEST_PAUSE_S = 15.0
 """Between two looks for a database that is away. However long that is, it counts as nobody's death."""
 POLL_S = 0.5
 READY = "ready: the webserver answers, the daemon is healthy, the definitions are loaded"
+UP_LOCK = 0x62617570
+"""The key of the lock in PostgreSQL, `baup` in ASCII; below 2**32, so pg_locks has it in `objid`."""
+_HOLDER = """
+SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.locktype = 'advisory' AND l.granted AND l.objid::bigint = :key AND a.datname = current_database()"""
 _HEALTH = """{
   instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
   workspaceOrError { ... on Workspace { locationEntries {
@@ -114,11 +122,64 @@ class Child:
 
 
 def serve(settings: Settings, port: int) -> int:
-    """Run both until a signal comes (returns 0) or one has died too often (returns 3). ConfigError for a port in use.
+    """Run both until a signal comes (returns 0) or one has died too often (returns 3).
 
-    Runs that are in progress at the end go on in their own processes until they are done.
+    Runs that are in progress at the end go on in their own processes until they are done. Raises ConfigError if another
+    `up` serves this home or this database, and for a port in use.
     """
-    _require_free_port(port)
+    with hold_home(settings), hold_database(settings):
+        _require_free_port(port)
+        return _serve(settings, port)
+
+
+@contextmanager
+def hold_home(settings: Settings) -> Generator[None, None, None]:
+    """Hold a home for the one `up` that may serve it; the system gives it back when the process ends, however that is.
+
+    Raises ConfigError with the pid of who holds it. Two daemons on one instance would launch everything twice.
+    """
+    path = settings.dagster_home / "up.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise ConfigError(
+                f"BATCH_ASSETS_HOME: `batch-assets up` (pid {holder}) serves {settings.home} already: use it, or end it"
+            ) from e
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextmanager
+def hold_database(settings: Settings) -> Generator[None, None, None]:
+    """Hold a PostgreSQL instance likewise, which homes on several hosts may share; nothing to do for SQLite.
+
+    It is a session's lock: who has lost the connection has lost the lock, and goes on without it.
+    """
+    if not settings.is_postgresql:
+        yield
+        return
+    me = f"batch-assets up, pid {os.getpid()} on {socket.gethostname()}"[:63]  # PostgreSQL keeps so much of a name
+    url = parse_url(settings.store_url).update_query_dict({"application_name": me})
+    engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        if not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": UP_LOCK}):
+            holder = connection.scalar(sa.text(_HOLDER), {"key": UP_LOCK}) or "another `up`"
+            raise ConfigError(
+                f"BATCH_ASSETS_DB_URL: {holder} serves {describe_url(settings.store_url)} already: use it, or end it"
+            )
+        try:
+            yield
+        finally:
+            connection.invalidate()  # it may have been lost long ago, and ending it frees the lock
+
+
+def _serve(settings: Settings, port: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_stop)
     url = f"http://{HOST}:{port}"

@@ -71,10 +71,11 @@ def _summarise_quarantine(finished: FinishedPartition) -> Figures:
     inputs, answered = finished.inputs, finished.validated.fallback_ids
     with finished.platform.database.read() as connection:
         reasons, first = load_quarantine(connection, inputs.key, inputs.batch, answered, SHOWN)
+    rows = sorted(reasons.items(), key=lambda reason: (-reason[1], reason[0]))
     return {
         "rows": sum(reasons.values()),
         **({"answered_by_fallback": len(answered)} if inputs.task.fallbacks else {}),
-        "reasons": Table(columns=("reason", "records"), rows=sorted(reasons.items(), key=lambda r: (-r[1], r[0]))),
+        "reasons": Table(columns=("reason", "records"), rows=rows),
         "first_failures": tabulate_failures(first),
     }
 

@@ -18,6 +18,7 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
 from batch_assets.core.steps import Step
 from batch_assets.dagster.asset_keys import asset_key, load_versions
+from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.pipeline import validated_frame as validated_module
 from batch_assets.pipeline.plan import Selection
 from batch_assets.pipeline.result_assets import RESULT_NAMES
@@ -132,18 +133,17 @@ def test_figures_and_the_first_failures_stand_in_the_metadata(frozen: TempProjec
     assert all(v == v for v in found.values() if isinstance(v, float)), "NaN"
 
 
-def test_llm_outputs_of_a_batch_that_was_never_frozen_freezes_it_and_describes_its_variant(project: TempProject) -> None:
+def test_llm_outputs_freezes_a_batch_that_never_was_and_describes_its_variant(project: TempProject) -> None:
     done = project.materialize(["llm_outputs"], partition=P)
     assert done.success
     assert find_materialized(done) == [("variant_specs", "v1--m1"), ("source_records", "b1"), ("llm_outputs", P)]
-    assert project.plan(selection=Selection.of(batch="b1", variant="v1--m1")).unfrozen == []
+    assert not project.plan(selection=Selection.of(batch="b1", variant="v1--m1")).unfrozen
     again = project.materialize(["llm_outputs"], partition=P)
     assert find_materialized(again) == [("llm_outputs", P)]
 
 
 def test_llm_outputs_of_a_batch_that_the_source_does_not_have_says_so(project: TempProject) -> None:
     path = project.write("gone", ["1"])
-    project.bind()
     sync_partitions(*project.bind(), project.instance)
     path.unlink()
     failed = project.materialize(["llm_outputs"], partition="gone|v1--m1")

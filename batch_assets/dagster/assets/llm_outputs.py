@@ -15,10 +15,10 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key, load_versions
 from batch_assets.dagster.backfills import make_for_backfill
 from batch_assets.dagster.check_specs import build_check_specs
-from batch_assets.dagster.told_errors import told_errors
+from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import BATCH, VARIANT, output_partitions, to_single_dimension
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.runs import PLAN_JOB
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import ask_partitions, parse_retry
 from batch_assets.pipeline.describe_variants import describe_variants
 from batch_assets.pipeline.freeze import freeze_unfrozen
@@ -85,6 +85,5 @@ def _describe(task: Task) -> str:
     return (
         "One row per record and variant, in `llm_batch_results`: the model's answer, or the reason why there is none. "
         f"Models: {', '.join(f'`{m}`' for m in task.models)}.{about}\n\n"
-        f"The job `{PLAN_JOB}` makes whatever is missing or stale; so do the sensors `{task.name}__new_data` and "
-        f"`{task.name}__missing_and_stale` and the schedule `{task.name}__nightly`, once they are turned on."
+        f"{describe_makers(task, LLM_OUTPUTS)}"
     )

@@ -13,7 +13,6 @@ from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.core.words import format_count
 from batch_assets.dagster.jobs.launch_jobs import report
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.dagster.planning import View, look_at_task
 from batch_assets.dagster.platform_resource import PLATFORM
@@ -28,6 +27,7 @@ from batch_assets.dagster.runs import (
     step_config,
     step_job,
 )
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import FAILURE_BUDGET, NextStep, list_next_steps
