@@ -9,21 +9,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
-from dagster import DagsterEvent, DagsterInstance, EventLogEntry
+from dagster import DagsterEvent, EventLogEntry
 from dagster._core.events import AssetMaterializationPlannedData
 
 from batch_assets.core.asset_names import FALLBACK_OUTPUTS, LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS
 from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
-from batch_assets.dagster.event_log import keep_event_log_open
+from batch_assets.dagster.event_log import store_planned
 from batch_assets.pipeline.dispatch import NextStep
 from batch_assets.pipeline.platform import Platform
 from batch_assets.pipeline.result_assets import RESULT_NAMES
 from batch_assets.store.leases import load_live
-
-BATCH_SIZE = 500
-"""Events that go to the event log at once, where it can take several."""
 
 
 def record_planned(task: Task, platform: Platform, context: dg.OpExecutionContext, step: NextStep) -> None:
@@ -39,10 +36,7 @@ def record_planned(task: Task, platform: Platform, context: dg.OpExecutionContex
     others = {f"{batch}|{variant}" for (batch, variant), holder in live.items() if holder.run_id != run_id}
     planned = list(_list_planned(step, others))
     entries = [_build_entry(task, context, name, partition) for name, partition in planned]
-    instance: DagsterInstance = context.instance
-    with keep_event_log_open(instance, run_id):
-        for start in range(0, len(entries), BATCH_SIZE):
-            instance.event_log_storage.store_event_batch(entries[start : start + BATCH_SIZE])
+    store_planned(context.instance, run_id, entries)
 
 
 def _list_planned(step: NextStep, others: set[str]) -> Iterator[tuple[str, str]]:
