@@ -17,11 +17,11 @@ from types import FrameType
 from typing import Any
 
 import click
-import sqlalchemy as sa
 
 from batch_assets.core.errors import ConfigError
 from batch_assets.settings import Settings
-from batch_assets.store.database import describe_url, find_refusal, parse_url
+from batch_assets.store.database import describe_url, find_refusal
+from batch_assets.store.up_lock import hold_up_lock
 
 HOST = "127.0.0.1"
 GRACE_S = 20.0
@@ -33,11 +33,6 @@ LONGEST_PAUSE_S = 15.0
 """Between two looks for a database that is away. However long that is, it counts as nobody's death."""
 POLL_S = 0.5
 READY = "ready: the webserver answers, the daemon is healthy, the definitions are loaded"
-UP_LOCK = 0x62617570
-"""The key of the lock in PostgreSQL, `baup` in ASCII; below 2**32, so pg_locks has it in `objid`."""
-_HOLDER = """
-SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-WHERE l.locktype = 'advisory' AND l.granted AND l.objid::bigint = :key AND a.datname = current_database()"""
 _HEALTH = """{
   instance { daemonHealth { allDaemonStatuses { daemonType required healthy } } }
   workspaceOrError { ... on Workspace { locationEntries {
@@ -157,26 +152,12 @@ def hold_home(settings: Settings) -> Generator[None, None, None]:
 
 @contextmanager
 def hold_database(settings: Settings) -> Generator[None, None, None]:
-    """Hold a PostgreSQL instance likewise, which homes on several hosts may share; nothing to do for SQLite.
-
-    It is a session's lock: who has lost the connection has lost the lock, and goes on without it.
-    """
+    """Hold a PostgreSQL instance likewise, which several homes may share; nothing to do for SQLite."""
     if not settings.is_postgresql:
         yield
         return
-    me = f"batch-assets up, pid {os.getpid()} on {socket.gethostname()}"[:63]  # PostgreSQL keeps so much of a name
-    url = parse_url(settings.store_url).update_query_dict({"application_name": me})
-    engine = sa.create_engine(url, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        if not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": UP_LOCK}):
-            holder = connection.scalar(sa.text(_HOLDER), {"key": UP_LOCK}) or "another `up`"
-            raise ConfigError(
-                f"BATCH_ASSETS_DB_URL: {holder} serves {describe_url(settings.store_url)} already: use it, or end it"
-            )
-        try:
-            yield
-        finally:
-            connection.invalidate()  # it may have been lost long ago, and ending it frees the lock
+    with hold_up_lock(settings.store_url):
+        yield
 
 
 def _serve(settings: Settings, port: int) -> int:
