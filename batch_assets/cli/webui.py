@@ -1,5 +1,6 @@
 """`up`: the webserver and the daemon as children of one process, begun again where one dies, and ended with it."""
 
+import fcntl
 import json
 import os
 import signal
@@ -8,7 +9,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,6 +21,7 @@ import click
 from batch_assets.core.errors import ConfigError
 from batch_assets.settings import Settings
 from batch_assets.store.database import describe_url, find_refusal
+from batch_assets.store.up_lock import hold_up_lock
 
 HOST = "127.0.0.1"
 GRACE_S = 20.0
@@ -114,11 +117,50 @@ class Child:
 
 
 def serve(settings: Settings, port: int) -> int:
-    """Run both until a signal comes (returns 0) or one has died too often (returns 3). ConfigError for a port in use.
+    """Run both until a signal comes (returns 0) or one has died too often (returns 3).
 
-    Runs that are in progress at the end go on in their own processes until they are done.
+    Runs that are in progress at the end go on in their own processes until they are done. Raises ConfigError if another
+    `up` serves this home or this database, and for a port in use.
     """
-    _require_free_port(port)
+    with hold_home(settings), hold_database(settings):
+        _require_free_port(port)
+        return _serve(settings, port)
+
+
+@contextmanager
+def hold_home(settings: Settings) -> Generator[None, None, None]:
+    """Hold a home for the one `up` that may serve it; the system gives it back when the process ends, however that is.
+
+    Raises ConfigError with the pid of who holds it. Two daemons on one instance would launch everything twice.
+    """
+    path = settings.dagster_home / "up.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise ConfigError(
+                f"BATCH_ASSETS_HOME: `batch-assets up` (pid {holder}) serves {settings.home} already: use it, or end it"
+            ) from e
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextmanager
+def hold_database(settings: Settings) -> Generator[None, None, None]:
+    """Hold a PostgreSQL instance likewise, which several homes may share; nothing to do for SQLite."""
+    if not settings.is_postgresql:
+        yield
+        return
+    with hold_up_lock(settings.store_url):
+        yield
+
+
+def _serve(settings: Settings, port: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_stop)
     url = f"http://{HOST}:{port}"

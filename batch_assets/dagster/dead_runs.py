@@ -7,11 +7,14 @@ from collections.abc import Mapping
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
+from batch_assets.dagster.kept import describe_kept
 from batch_assets.store.database import Database, lock_task
 from batch_assets.store.heartbeats import SILENT_S, doubt_silent, forget_run
 from batch_assets.store.leases import LEASE_S, Holder, load_holders, this_process
 
-PID_TAG = "batch_assets/pid"
+PID_TAG = ".dagster/batch_assets_pid"
+OLD_PID_TAG = "batch_assets/pid"
+"""Of runs of versions before, which may be at work still."""
 HOST_TAG, STARTED_TAG = ".dagster/batch_assets_host", ".dagster/batch_assets_process_started"
 """The web UI hides what begins so: tags that tell a person nothing would fill its list of runs."""
 RUN_TAG = ".dagster/batch_assets_run"
@@ -32,6 +35,11 @@ def process_tags(run_id: str) -> dict[str, str]:
     """Return the tags by which a run's process can be found later."""
     me = this_process()
     return {RUN_TAG: run_id, PID_TAG: str(me.pid), HOST_TAG: me.host, STARTED_TAG: repr(me.process_started)}
+
+
+def read_pid(tags: Mapping[str, str]) -> str:
+    """Return the pid of a run's process, under the name that this or an earlier version gave it."""
+    return tags[PID_TAG] if PID_TAG in tags else tags[OLD_PID_TAG]
 
 
 def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
@@ -56,7 +64,7 @@ def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
         time.sleep(LAUNCHER_LOOKS_EVERY_S)  # a code server sees its own dead, and would say so a second time
     with database.write() as connection:
         lock_task(connection, "dead runs")
-        ended = [run_id for run_id, why in dead.items() if _end_run(instance, run_id, why)]
+        ended = [run_id for run_id, why in dead.items() if _end_run(instance, database, run_id, why)]
         for run_id in ended:
             forget_run(connection, run_id)
     return ended
@@ -80,7 +88,7 @@ def _find_holder(run: DagsterRun) -> Holder | None:
     if run.tags.get(RUN_TAG) != run.run_id:
         return None
     started = float(run.tags[STARTED_TAG])
-    return Holder(host=run.tags[HOST_TAG], pid=int(run.tags[PID_TAG]), process_started=started)
+    return Holder(host=run.tags[HOST_TAG], pid=int(read_pid(run.tags)), process_started=started)
 
 
 def _is_elsewhere(run: DagsterRun) -> bool:
@@ -127,10 +135,11 @@ def _answers(launcher: str) -> bool:
     return True
 
 
-def _end_run(instance: DagsterInstance, run_id: str, why: str) -> bool:
+def _end_run(instance: DagsterInstance, database: Database, run_id: str, why: str) -> bool:
     run = instance.get_run_by_id(run_id)
     if run is None or run.is_finished:
         return False
+    why = f"{why}. {describe_kept(database, run)}"
     if run.status is DagsterRunStatus.CANCELING:
         instance.report_run_canceled(run, why)
     else:

@@ -143,7 +143,7 @@ class LlmTask(dg.Component, dg.Resolvable):
             assets=[
                 build_source_records(task, source),
                 build_variant_specs(task),
-                build_llm_outputs(task),
+                build_llm_outputs(task, source),
                 *([build_fallback_outputs(task, task.fallback)] if task.fallback else []),
                 build_results(task),
             ],

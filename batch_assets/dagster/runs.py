@@ -36,7 +36,11 @@ DEFINITIONS = "batch_assets.definitions"
 
 ASSET_JOB = "__ASSET_JOB"
 """Dagster's name of the runs that people and backfills start on assets."""
-TASK_TAG, LAUNCHED_BY_TAG = "batch_assets/task", "batch_assets/launched_by"
+TASK_TAG = "batch_assets/task"
+LAUNCHED_BY_TAG = "launched_by"
+"""Who launched a run, in words: the web UI shows it in its list of runs."""
+LAUNCHED_BY_RUN_TAG = ".dagster/batch_assets_launched_by"
+"""The id of the run that did. The web UI hides what begins so."""
 RUN_ENDED = (DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED)
 UNFINISHED = [s for s in DagsterRunStatus if s not in RUN_ENDED]
 

@@ -1,12 +1,13 @@
 """The first step: batches frozen as they were read, so that what was asked stays known. Makes source_records."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
 import polars as pl
 
 from batch_assets.core.asset_names import SOURCE_RECORDS
 from batch_assets.core.errors import SourceError
 from batch_assets.core.outcomes import FilePath, MadePartition
+from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.pipeline.checks.of_task import list_checks
@@ -66,6 +67,23 @@ def freeze_batches(
         broken[""] = f"task {task.name}: the source has no batch {', '.join(sorted(absent))}"
     if broken:
         raise SourceError("; ".join(broken.values()))
+
+
+def freeze_unfrozen(
+    task: Task, source: Source, platform: Platform, partitions: Iterable[PartitionKey], run_id: str
+) -> Generator[MadePartition, None, Mapping[str, str]]:
+    """Freeze the batches of output partitions that never were; yield each. Return why others can't be, by batch."""
+    with platform.database.read() as connection:
+        frozen = load_batches(connection, task.name)
+    paths = {p.batch: platform.frames.path(task.name, SOURCE_RECORDS, p.batch) for p in partitions}
+    broken: dict[str, str] = {}
+    for batch, path in paths.items():
+        if batch not in frozen or not path.exists():
+            try:
+                yield from freeze_batches(task, source, platform, [batch], run_id)
+            except SourceError as e:
+                broken[batch] = str(e)
+    return broken
 
 
 def _freeze_one(task: Task, platform: Platform, ref: BatchRef, read: SourceBatch) -> BatchState:

@@ -42,7 +42,7 @@ def make_results(
         inputs = build_inputs(task, platform, partition)
         state = is_current(platform, inputs) if inputs else None
         if inputs is None or state is None:
-            refused.append(f"{partition}: llm_outputs is not up to date")
+            refused.append(f"{partition}: llm_outputs is not up to date: materialize it first")
             continue
         fallback = load_fallback_of(task, platform, state)
         version = fallback.results_version(state) if fallback else state.data_version

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import polars as pl
 
 from batch_assets.core.asset_names import LLM_OUTPUTS, QA_SAMPLES, QUARANTINE, RUN_REPORTS, VALIDATED_RESULTS
-from batch_assets.core.outcomes import Figures, FilePath, Json
+from batch_assets.core.outcomes import Figures, FilePath, Table
 from batch_assets.pipeline.ask_partitions import tabulate_failures
 from batch_assets.pipeline.frame_schemas import OUTPUT_PREFIX
 from batch_assets.pipeline.platform import Platform
 from batch_assets.pipeline.validated_frame import ValidatedFrame
+from batch_assets.reports.labels import Labels
 from batch_assets.reports.qa_sample import take_sample
 from batch_assets.reports.run_report import RunReport
 from batch_assets.run.partition_run import PartitionInputs
@@ -22,6 +23,17 @@ from batch_assets.store.qa_samples import SampledRecord, save_qa_samples
 from batch_assets.store.run_reports import save_run_report
 
 SHOWN = 20
+BAR_LENGTH = 20
+SHOWN_FIRST = (
+    "latency_p50_s",
+    "latency_p95_s",
+    "cost",
+    "error_share",
+    "invalid_share",
+    "records_per_s",
+    "tokens_per_s",
+)
+"""Figures of a run report that stand before its counters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +71,11 @@ def _summarise_quarantine(finished: FinishedPartition) -> Figures:
     inputs, answered = finished.inputs, finished.validated.fallback_ids
     with finished.platform.database.read() as connection:
         reasons, first = load_quarantine(connection, inputs.key, inputs.batch, answered, SHOWN)
+    rows = sorted(reasons.items(), key=lambda reason: (-reason[1], reason[0]))
     return {
         "rows": sum(reasons.values()),
         **({"answered_by_fallback": len(answered)} if inputs.task.fallbacks else {}),
-        "reasons": Json(reasons),
+        "reasons": Table(columns=("reason", "records"), rows=rows),
         "first_failures": tabulate_failures(first),
     }
 
@@ -97,7 +110,23 @@ def _save_report(finished: FinishedPartition) -> Figures:
         save_run_report(
             connection, inputs.task.name, inputs.batch, inputs.variant.key, figures, finished.data_version
         )  # fmt: skip
-    return {**report.numbers(), "labels": Json(report.labels)}
+    numbers = report.numbers()
+    return {
+        **{name: numbers[name] for name in SHOWN_FIRST if name in numbers},
+        "labels": tabulate_labels(report.labels),
+        **{name: number for name, number in numbers.items() if name not in SHOWN_FIRST},
+    }
+
+
+def tabulate_labels(labels: Labels) -> Table:
+    """Return each field's labels, the most frequent first, with their shares of the field's answers and a bar."""
+    rows: list[tuple[str, str, int, str, str]] = []
+    for field, counts in labels.items():
+        total = sum(counts.values())
+        for label, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            share = count / total if total else 0.0
+            rows.append((field, label, count, f"{share:.1%}", "█" * round(share * BAR_LENGTH)))
+    return Table(columns=("field", "label", "answers", "share", "bar"), rows=rows)
 
 
 RESULT_ASSETS: Sequence[ResultAsset] = (

@@ -24,7 +24,7 @@ from web_ui import LAUNCH, REPOSITORY, WebUi
 from workplace import Server, Workplace, find_free_port, start_server, wait_until
 
 from batch_assets.cli.webui import READY
-from batch_assets.dagster.runs import LAUNCHED_BY_TAG, PLAN_JOB, op_config
+from batch_assets.dagster.runs import LAUNCHED_BY_RUN_TAG, PLAN_JOB, op_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -112,7 +112,7 @@ class Operator(WebUi):
         found = self.launch_job(PLAN_JOB, {"task": T, **config})
         run_id = found["run"]["runId"]
         assert self.wait_for_run(run_id) == "SUCCESS", self.messages(run_id)
-        launched = [r["runId"] for r in self.runs(**{LAUNCHED_BY_TAG: run_id})]
+        launched = [r["runId"] for r in self.runs(**{LAUNCHED_BY_RUN_TAG: run_id})]
         assert {self.wait_for_run(r) for r in launched} <= {"SUCCESS"}
         return launched
 

@@ -18,6 +18,7 @@ from batch_assets.core.attempts import RetryMode
 from batch_assets.core.errors import BatchAssetsError, EngineDead, SourceError
 from batch_assets.core.steps import Step
 from batch_assets.dagster.asset_keys import asset_key, load_versions
+from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.pipeline import validated_frame as validated_module
 from batch_assets.pipeline.plan import Selection
 from batch_assets.pipeline.result_assets import RESULT_NAMES
@@ -132,10 +133,22 @@ def test_figures_and_the_first_failures_stand_in_the_metadata(frozen: TempProjec
     assert all(v == v for v in found.values() if isinstance(v, float)), "NaN"
 
 
-def test_a_batch_that_was_never_frozen_is_refused_with_words_that_help(project: TempProject) -> None:
-    failed = project.materialize(["llm_outputs"], partition=P)
+def test_llm_outputs_freezes_a_batch_that_never_was_and_describes_its_variant(project: TempProject) -> None:
+    done = project.materialize(["llm_outputs"], partition=P)
+    assert done.success
+    assert find_materialized(done) == [("variant_specs", "v1--m1"), ("source_records", "b1"), ("llm_outputs", P)]
+    assert not project.plan(selection=Selection.of(batch="b1", variant="v1--m1")).unfrozen
+    again = project.materialize(["llm_outputs"], partition=P)
+    assert find_materialized(again) == [("llm_outputs", P)]
+
+
+def test_llm_outputs_of_a_batch_that_the_source_does_not_have_says_so(project: TempProject) -> None:
+    path = project.write("gone", ["1"])
+    sync_partitions(*project.bind(), project.instance)
+    path.unlink()
+    failed = project.materialize(["llm_outputs"], partition="gone|v1--m1")
     assert not failed.success
-    assert "batch b1 is not frozen: materialize source_records for it first" in find_error(failed)
+    assert "task t: the source has no batch gone" in find_error(failed)
 
 
 def test_the_launchpads_retry_is_the_command_lines(frozen: TempProject) -> None:

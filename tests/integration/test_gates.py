@@ -122,7 +122,11 @@ def test_labels_that_shift_are_a_warning_that_holds_nothing(project: TempProject
 
 def test_labels_stand_in_the_report_and_its_metadata(project: TempProject) -> None:
     done = project.materialize(["llm_outputs", *RESULTS], partition=P)
-    assert find_metadata(done, "run_reports")["labels"] == {"label": {"a": 4}}
+    found = find_metadata(done, "run_reports")
+    assert [row.data for row in found["labels"].records] == [
+        {"field": "label", "label": "a", "answers": 4, "share": "100.0%", "bar": "█" * 20}
+    ]
+    assert list(found)[:4] == ["latency_p50_s", "latency_p95_s", "cost", "error_share"]
 
 
 # A run that stops early

@@ -13,7 +13,7 @@ import yaml
 from dagster import DagsterInstance, DagsterInvalidConfigError, DagsterRun, DagsterRunStatus, RunsFilter
 
 from batch_assets.cli.probes.findings import Finding, Level, count, first_line
-from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_TAG
+from batch_assets.dagster.dead_runs import HOST_TAG, RUN_TAG, STARTED_TAG, read_pid
 from batch_assets.dagster.instance import INSTANCE_URL, render_instance_file
 from batch_assets.settings import Settings
 from batch_assets.store.database import parse_url
@@ -189,7 +189,7 @@ def _is_dead(run: DagsterRun) -> bool:
     tags = run.tags
     if tags.get(RUN_TAG) != run.run_id or tags.get(HOST_TAG) != socket.gethostname():
         return False
-    return Holder(host=tags[HOST_TAG], pid=int(tags[PID_TAG]), process_started=float(tags[STARTED_TAG])).is_dead()
+    return Holder(host=tags[HOST_TAG], pid=int(read_pid(tags)), process_started=float(tags[STARTED_TAG])).is_dead()
 
 
 def _format_age(seconds: float) -> str:

@@ -13,9 +13,10 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.assets.llm_outputs import OutputsConfig
 from batch_assets.dagster.backfills import make_for_backfill
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import output_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_fallback import ask_fallback
 from batch_assets.pipeline.platform import Platform
 
@@ -37,13 +38,14 @@ def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition
         description=(
             f"Asks `{model.model_id}` for the records that are quarantined once their partition of {LLM_OUTPUTS} is "
             "finished, and for no others. What it answers goes into validated_results under its own model_id; shares "
-            "and comparisons count a variant's own rows only."
+            "and comparisons count a variant's own rows only.\n\n"
+            f"{describe_makers(task, FALLBACK_OUTPUTS)}"
         ),
         required_resource_keys={PLATFORM},
     )
     def fallback_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
 
             def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[MadePartition]:
                 return ask_fallback(

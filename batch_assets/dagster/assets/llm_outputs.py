@@ -8,18 +8,22 @@ from pydantic import Field
 
 from batch_assets.core.asset_names import LLM_OUTPUTS, SOURCE_RECORDS, VARIANT_SPECS
 from batch_assets.core.attempts import RetryMode
+from batch_assets.core.errors import SourceError
 from batch_assets.core.outcomes import MadePartition
 from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.tasks import Task
-from batch_assets.dagster.asset_keys import asset_key
+from batch_assets.dagster.asset_keys import asset_key, load_versions
 from batch_assets.dagster.backfills import make_for_backfill
 from batch_assets.dagster.check_specs import build_check_specs
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import BATCH, VARIANT, output_partitions, to_single_dimension
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.runs import PLAN_JOB
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import ask_partitions, parse_retry
+from batch_assets.pipeline.describe_variants import describe_variants
+from batch_assets.pipeline.freeze import freeze_unfrozen
 from batch_assets.pipeline.platform import Platform
+from batch_assets.sources.base import Source
 
 
 class OutputsConfig(dg.Config):
@@ -32,7 +36,7 @@ class OutputsConfig(dg.Config):
         return parse_retry(self.retry)
 
 
-def build_llm_outputs(task: Task) -> dg.AssetsDefinition:
+def build_llm_outputs(task: Task, source: Source) -> dg.AssetsDefinition:
     """Build the asset of one task."""
     engines = sorted({model.engine for model in task.models.values()})[:2]  # Dagster shows three kinds at most
 
@@ -56,13 +60,20 @@ def build_llm_outputs(task: Task) -> dg.AssetsDefinition:
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
 
             def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[MadePartition]:
-                return ask_partitions(
-                    task, platform, own,
-                    run_id=context.run.run_id, retry=config.retry_mode(), log=context.log.info, taken_over=theirs,
-                )  # fmt: skip
+                run_id, retry = context.run.run_id, config.retry_mode()
+                described = load_versions(context.instance, task, VARIANT_SPECS).keys()
+                missing = {p.variant: None for p in (*own, *theirs) if p.variant in task.variants.keys() - described}
+                yield from describe_variants(task, platform, missing)
+                broken = yield from freeze_unfrozen(task, source, platform, [*own, *theirs], run_id)
+                asked = [p for p in own if p.batch not in broken]
+                yield from ask_partitions(
+                    task, platform, asked, run_id=run_id, retry=retry, log=context.log.info, taken_over=theirs
+                )
+                if why := [broken[batch] for batch in dict.fromkeys(p.batch for p in own) if batch in broken]:
+                    raise SourceError("; ".join(why))
 
             yield from make_for_backfill(context, task, make)
 
@@ -74,6 +85,5 @@ def _describe(task: Task) -> str:
     return (
         "One row per record and variant, in `llm_batch_results`: the model's answer, or the reason why there is none. "
         f"Models: {', '.join(f'`{m}`' for m in task.models)}.{about}\n\n"
-        f"The job `{PLAN_JOB}` makes whatever is missing or stale; so do the sensors `{task.name}__new_data` and "
-        f"`{task.name}__missing_and_stale` and the schedule `{task.name}__nightly`, once they are turned on."
+        f"{describe_makers(task, LLM_OUTPUTS)}"
     )

@@ -15,9 +15,10 @@ from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.events import emit
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import output_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.make_results import make_results
 from batch_assets.pipeline.platform import Platform
 from batch_assets.pipeline.result_assets import RESULT_ASSETS, ResultAsset
@@ -40,7 +41,7 @@ def build_results(task: Task) -> dg.AssetsDefinition:
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
         made = make_results(task, platform, partitions, selected, run_id=context.run.run_id)
-        with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
             yield from emit(context, task, made)
 
     return results
@@ -57,5 +58,5 @@ def _build_spec(task: Task, asset: ResultAsset) -> dg.AssetSpec:
         group_name=task.name,
         owners=list(task.owners),
         kinds=set(asset.kinds),
-        description=asset.description,
+        description=f"{asset.description}\n\n{describe_makers(task, asset.name)}",
     )

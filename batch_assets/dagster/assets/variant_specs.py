@@ -9,8 +9,10 @@ from batch_assets.core.asset_names import VARIANT_SPECS
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.events import emit
+from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import variant_partitions
 from batch_assets.dagster.platform_resource import PLATFORM
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.describe_variants import describe_variants
 from batch_assets.pipeline.platform import Platform
 
@@ -26,11 +28,15 @@ def build_variant_specs(task: Task) -> dg.AssetsDefinition:
         group_name=task.name,
         owners=list(task.owners),
         kinds={"jinja", "yaml"},
-        description="One row per variant (prompt version × model): the prompt, the model's entry and their hashes.",
+        description=(
+            "One row per variant (prompt version × model): the prompt, the model's entry and their hashes.\n\n"
+            f"{describe_makers(task, VARIANT_SPECS)}"
+        ),
         required_resource_keys={PLATFORM},
     )
     def variant_specs(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        yield from emit(context, task, describe_variants(task, platform, list(context.partition_keys)))
+        with told_errors(context, platform):
+            yield from emit(context, task, describe_variants(task, platform, list(context.partition_keys)))
 
     return variant_specs

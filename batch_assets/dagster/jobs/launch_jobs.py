@@ -3,7 +3,7 @@
 Dagster itself would cut a selection with holes into a run per contiguous range, and an engine start for each.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import dagster as dg
@@ -17,9 +17,10 @@ from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.event_log import keep_event_log_open
 from batch_assets.dagster.events import to_events
-from batch_assets.dagster.lost_store import outlast_lost_store
+from batch_assets.dagster.planned import record_planned
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.dagster.runs import check_job_names, job_name, op_name
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import NextStep
@@ -75,8 +76,10 @@ def _build_sources_job(task: Task, source: Source) -> dg.JobDefinition:
 
     @dg.op(name=op_name(name), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def sources_op(context: dg.OpExecutionContext, config: SourcesConfig) -> Iterator[Any]:
-        step = NextStep(step=Step.SOURCES, batches=tuple(config.batches), variants=tuple(config.variants))
-        yield from _carry_out(task, source, context, step)
+        def build_step() -> NextStep:
+            return NextStep(step=Step.SOURCES, batches=tuple(config.batches), variants=tuple(config.variants))
+
+        yield from _carry_out(task, source, context, build_step)
         yield dg.Output(None)
 
     words = (
@@ -91,13 +94,10 @@ def _build_results_job(task: Task, source: Source) -> dg.JobDefinition:
 
     @dg.op(name=op_name(name), out=dg.Out(str), required_resource_keys={PLATFORM})
     def results_op(context: dg.OpExecutionContext, config: ResultsConfig) -> Iterator[Any]:
-        held_back = ""
-        try:
-            step = NextStep(step=Step.RESULTS, partitions=_parse(config.partitions))
-            yield from _carry_out(task, source, context, step)
-        except NotReadyError as e:  # a gate that holds is doing its work, and its check says so
-            held_back = str(e)
-            context.log.warning(f"held back: {held_back}")
+        def build_step() -> NextStep:
+            return NextStep(step=Step.RESULTS, partitions=_parse(config.partitions))
+
+        held_back = yield from _carry_out(task, source, context, build_step)
         yield dg.Output(held_back)
 
     words = (
@@ -112,8 +112,10 @@ def _build_outputs_job(task: Task, source: Source, model: ModelEntry) -> dg.JobD
 
     @_build_asking_op(name, model)
     def outputs_op(context: dg.OpExecutionContext, config: OutputsJobConfig) -> Iterator[Any]:
-        step = NextStep(step=Step.OUTPUTS, partitions=_parse(config.partitions), records=config.total)
-        yield from _carry_out(task, source, context, step, config.retry)
+        def build_step() -> NextStep:
+            return NextStep(step=Step.OUTPUTS, partitions=_parse(config.partitions), records=config.total)
+
+        yield from _carry_out(task, source, context, build_step, config.retry)
         yield dg.Output(None)
 
     words = (
@@ -128,8 +130,10 @@ def _build_fallbacks_job(task: Task, source: Source, model: ModelEntry) -> dg.Jo
 
     @_build_asking_op(name, model)
     def fallbacks_op(context: dg.OpExecutionContext, config: FallbacksConfig) -> Iterator[Any]:
-        step = NextStep(step=Step.FALLBACKS, partitions=_parse(config.partitions))
-        yield from _carry_out(task, source, context, step, config.retry)
+        def build_step() -> NextStep:
+            return NextStep(step=Step.FALLBACKS, partitions=_parse(config.partitions))
+
+        yield from _carry_out(task, source, context, build_step, config.retry)
         yield dg.Output(None)
 
     words = (
@@ -159,15 +163,31 @@ def _build_job(name: str, op: dg.OpDefinition, description: str) -> dg.JobDefini
 
 
 def _carry_out(
-    task: Task, source: Source, context: dg.OpExecutionContext, step: NextStep, retry: str = "none"
-) -> Iterator[Any]:
-    """Yield the events of a step."""
+    task: Task,
+    source: Source,
+    context: dg.OpExecutionContext,
+    build_step: Callable[[], NextStep],
+    retry: str = "none",
+) -> Generator[Any, None, str]:
+    """Yield the events of a step; return which results were held back, and why.
+
+    A gate that holds results back is doing its work, and its check says so: that fails no run.
+    """
     platform: Platform = getattr(context.resources, PLATFORM)
-    with outlast_lost_store(context, platform):
+    with told_errors(context, platform):
+        step = build_step()
+        record_planned(task, platform, context, step)
         made = carry_out(
             task, source, platform, step, run_id=context.run.run_id, retry=parse_retry(retry), log=context.log.info
         )
-        yield from report(task, context, made)
+        try:
+            yield from report(task, context, made)
+        except NotReadyError as e:
+            if step.step is not Step.RESULTS:
+                raise
+            context.log.warning(f"held back: {e}")
+            return str(e)
+    return ""
 
 
 def _parse(partitions: Iterable[str]) -> tuple[PartitionKey, ...]:

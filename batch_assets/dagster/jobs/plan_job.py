@@ -13,11 +13,11 @@ from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.core.words import format_count
 from batch_assets.dagster.jobs.launch_jobs import report
-from batch_assets.dagster.lost_store import outlast_lost_store
 from batch_assets.dagster.partitions import sync_partitions
 from batch_assets.dagster.planning import View, look_at_task
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.dagster.runs import (
+    LAUNCHED_BY_RUN_TAG,
     LAUNCHED_BY_TAG,
     PLAN_JOB,
     TASK_TAG,
@@ -27,6 +27,7 @@ from batch_assets.dagster.runs import (
     step_config,
     step_job,
 )
+from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import FAILURE_BUDGET, NextStep, list_next_steps
@@ -82,11 +83,11 @@ def build_plan_job(tasks: Mapping[str, tuple[Task, Source]], find_job: FindJob) 
     @dg.op(name=op_name(PLAN_JOB), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def plan_op(context: dg.OpExecutionContext, config: PlanConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        if config.task and config.task not in tasks:
-            raise ConfigError(f"task: {config.task!r}: there are {', '.join(sorted(tasks)) or 'none'}")
-        broken: list[str] = []
-        for name in [config.task] if config.task else sorted(tasks):
-            with outlast_lost_store(context, platform):
+        with told_errors(context, platform):
+            if config.task and config.task not in tasks:
+                raise ConfigError(f"task: {config.task!r}: there are {', '.join(sorted(tasks)) or 'none'}")
+            broken: list[str] = []
+            for name in [config.task] if config.task else sorted(tasks):
                 planning = _Planning(context, platform, *tasks[name], config)
                 try:
                     yield from planning.freeze()
@@ -94,12 +95,13 @@ def build_plan_job(tasks: Mapping[str, tuple[Task, Source]], find_job: FindJob) 
                     broken.append(str(e))  # of some batches; the others go on, and the run raises at its end
                 for step in planning.list_launches():
                     job = step_job(tasks[name][0], step)
-                    tags = {TASK_TAG: name, LAUNCHED_BY_TAG: context.run.run_id}
+                    by_run = f"run {context.run.run_id[:8]} of {PLAN_JOB}"
+                    tags = {TASK_TAG: name, LAUNCHED_BY_TAG: by_run, LAUNCHED_BY_RUN_TAG: context.run.run_id}
                     launch = step_config(step, planning.retry)
                     run_id = enqueue(context.instance, find_job(job), launch, tags, context.run)
                     context.log.info(f"{job}: {len(step.partitions)} partitions, run {run_id} is in the queue")
-        if broken:
-            raise SourceError("; ".join(broken))
+            if broken:
+                raise SourceError("; ".join(broken))
         yield dg.Output(None)
 
     words = (
