@@ -15,8 +15,8 @@ from batch_assets.dagster.assets.llm_outputs import OutputsConfig
 from batch_assets.dagster.backfills import make_for_backfill
 from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import output_partitions
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_fallback import ask_fallback
 from batch_assets.pipeline.platform import Platform
 
@@ -45,7 +45,7 @@ def build_fallback_outputs(task: Task, model: ModelEntry) -> dg.AssetsDefinition
     )
     def fallback_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
 
             def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[MadePartition]:
                 return ask_fallback(

@@ -17,8 +17,8 @@ from batch_assets.dagster.backfills import make_for_backfill
 from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import BATCH, VARIANT, output_partitions, to_single_dimension
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import ask_partitions, parse_retry
 from batch_assets.pipeline.describe_variants import describe_variants
 from batch_assets.pipeline.freeze import freeze_unfrozen
@@ -60,7 +60,7 @@ def build_llm_outputs(task: Task, source: Source) -> dg.AssetsDefinition:
     )
     def llm_outputs(context: dg.AssetExecutionContext, config: OutputsConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
 
             def make(own: Sequence[PartitionKey], theirs: Sequence[PartitionKey]) -> Iterator[MadePartition]:
                 run_id, retry = context.run.run_id, config.retry_mode()

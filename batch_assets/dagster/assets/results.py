@@ -17,8 +17,8 @@ from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.events import emit
 from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import output_partitions
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.make_results import make_results
 from batch_assets.pipeline.platform import Platform
 from batch_assets.pipeline.result_assets import RESULT_ASSETS, ResultAsset
@@ -41,7 +41,7 @@ def build_results(task: Task) -> dg.AssetsDefinition:
         partitions = [parse_partition_key(str(k)) for k in context.partition_keys]
         selected = {k.path[-1] for k in context.selected_asset_keys}
         made = make_results(task, platform, partitions, selected, run_id=context.run.run_id)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
             yield from emit(context, task, made)
 
     return results

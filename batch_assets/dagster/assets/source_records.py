@@ -12,8 +12,8 @@ from batch_assets.dagster.check_specs import build_check_specs
 from batch_assets.dagster.events import emit
 from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import batch_partitions
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.freeze import freeze_batches
 from batch_assets.pipeline.platform import Platform
 from batch_assets.sources.base import Source
@@ -40,7 +40,7 @@ def build_source_records(task: Task, source: Source) -> dg.AssetsDefinition:
     def source_records(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
         batches = list(context.partition_keys)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
             yield from emit(context, task, freeze_batches(task, source, platform, batches, context.run.run_id))
 
     return source_records

@@ -11,8 +11,8 @@ from batch_assets.dagster.asset_keys import asset_key
 from batch_assets.dagster.events import emit
 from batch_assets.dagster.made_by import describe_makers
 from batch_assets.dagster.partitions import variant_partitions
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.platform_resource import PLATFORM
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.describe_variants import describe_variants
 from batch_assets.pipeline.platform import Platform
 
@@ -36,7 +36,7 @@ def build_variant_specs(task: Task) -> dg.AssetsDefinition:
     )
     def variant_specs(context: dg.AssetExecutionContext) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
             yield from emit(context, task, describe_variants(task, platform, list(context.partition_keys)))
 
     return variant_specs

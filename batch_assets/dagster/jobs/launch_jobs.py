@@ -17,10 +17,10 @@ from batch_assets.core.steps import Step
 from batch_assets.core.tasks import Task
 from batch_assets.dagster.event_log import keep_event_log_open
 from batch_assets.dagster.events import to_events
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.planned import record_planned
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.dagster.runs import check_job_names, job_name, op_name
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import NextStep
@@ -174,7 +174,7 @@ def _carry_out(
     A gate that holds results back is doing its work, and its check says so: that fails no run.
     """
     platform: Platform = getattr(context.resources, PLATFORM)
-    with told_errors(context, platform):
+    with plain_failures(context, platform):
         step = build_step()
         record_planned(task, platform, context, step)
         made = carry_out(

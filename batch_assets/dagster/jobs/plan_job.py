@@ -14,6 +14,7 @@ from batch_assets.core.tasks import Task
 from batch_assets.core.words import format_count
 from batch_assets.dagster.jobs.launch_jobs import report
 from batch_assets.dagster.partitions import sync_partitions
+from batch_assets.dagster.plain_failures import plain_failures
 from batch_assets.dagster.planning import View, look_at_task
 from batch_assets.dagster.platform_resource import PLATFORM
 from batch_assets.dagster.runs import (
@@ -27,7 +28,6 @@ from batch_assets.dagster.runs import (
     step_config,
     step_job,
 )
-from batch_assets.dagster.told_errors import told_errors
 from batch_assets.pipeline.ask_partitions import parse_retry
 from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import FAILURE_BUDGET, NextStep, list_next_steps
@@ -83,7 +83,7 @@ def build_plan_job(tasks: Mapping[str, tuple[Task, Source]], find_job: FindJob) 
     @dg.op(name=op_name(PLAN_JOB), out=dg.Out(dg.Nothing), required_resource_keys={PLATFORM})
     def plan_op(context: dg.OpExecutionContext, config: PlanConfig) -> Iterator[Any]:
         platform: Platform = getattr(context.resources, PLATFORM)
-        with told_errors(context, platform):
+        with plain_failures(context, platform):
             if config.task and config.task not in tasks:
                 raise ConfigError(f"task: {config.task!r}: there are {', '.join(sorted(tasks)) or 'none'}")
             broken: list[str] = []

@@ -9,14 +9,14 @@ import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 
 from batch_assets.core.errors import BatchAssetsError, unwrap
-from batch_assets.dagster.kept import count_run, describe_kept
+from batch_assets.dagster.kept import describe_kept
 from batch_assets.dagster.lost_store import outlast_lost_store
 from batch_assets.pipeline.platform import Platform
-from batch_assets.store.kept import Kept
+from batch_assets.store.kept import Kept, count_kept
 
 
 @contextmanager
-def told_errors(
+def plain_failures(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform
 ) -> Generator[None, None, None]:
     """Raise an error of ours as Dagster's Failure, whose cause it stays; outlast a lost store.
@@ -31,7 +31,7 @@ def told_errors(
         context.log.debug("".join(traceback.format_exception(e)))
         for error in unwrap(e):
             error.__traceback__ = None  # else the page shows each one's stack below the words
-        kept = count_run(platform.database, context.run.run_id)
+        kept = count_kept(platform.database, context.run.run_id)
         raise dg.Failure(description=str(e), metadata=_to_metadata(e, kept)) from e
     except DagsterExecutionInterruptedError as e:
         words = describe_kept(platform.database, context.run)
@@ -39,5 +39,6 @@ def told_errors(
         raise type(e)(words) from None
 
 
-def _to_metadata(error: BatchAssetsError, kept: Kept) -> Mapping[str, Any]:
-    return {"error": type(error).__name__, "records_kept": kept.records, "partitions_kept": kept.partitions}
+def _to_metadata(error: BatchAssetsError, kept: Kept | None) -> Mapping[str, Any]:
+    counts = {} if kept is None else {"records_kept": kept.records, "partitions_kept": kept.partitions}
+    return {"error": type(error).__name__, **counts}
