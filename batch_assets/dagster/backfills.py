@@ -39,7 +39,7 @@ class Siblings:
     def list_partitions(self) -> list[str]:
         """Return the keys that they are to make: runs that haven't ended, and those that Dagster is about to submit.
 
-        One that was started waits for its slot of the pool while this run has it. Where there are more slots it may be
+        One that was started waits for its slot of the pool while this run has it. If there are more slots it may be
         at work: then it holds the leases of its partitions.
         """
         if self._backfill is None:

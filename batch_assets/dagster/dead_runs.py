@@ -73,8 +73,8 @@ def end_dead_runs(instance: DagsterInstance, database: Database) -> list[str]:
 def _free_slots_of_dead(instance: DagsterInstance) -> None:
     """Free what ended runs still hold whose process is gone: Dagster looks for that too, up to 40 s later.
 
-    So it is where a code server was quicker than we to tell that its run died. A run that ended and whose process lives
-    may have its engine still.
+    That is needed if a code server reported the death of its run before we did. A run that ended may have its engine
+    still if its process lives.
     """
     storage = instance.event_log_storage
     if held := storage.get_concurrency_run_ids():
@@ -120,7 +120,7 @@ def _find_death(record: RunRecord, in_pool: set[str], leasing: set[str], beating
 
 
 def _answers(launcher: str) -> bool:
-    """Say whether the code server that a run's tag names is there; True where it can't be known."""
+    """Say whether the code server that a run's tag names is there; True if it can't be known."""
     path = json.loads(launcher).get("socket")
     if not path:
         return True
@@ -149,7 +149,7 @@ def _end_run(instance: DagsterInstance, database: Database, run_id: str, why: st
 
 
 def find_pool_holders(instance: DagsterInstance, pool: str) -> set[str]:
-    """Return the runs that hold the slots of a pool that has none left; empty where one is free."""
+    """Return the runs that hold the slots of a pool that has none left; empty if one is free."""
     storage = instance.event_log_storage
     if pool not in storage.get_concurrency_keys():
         return set()

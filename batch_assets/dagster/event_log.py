@@ -23,7 +23,7 @@ BATCH_SIZE = 500
 
 @contextmanager
 def keep_event_log_open(instance: DagsterInstance, run_id: str) -> Generator[None, None, None]:
-    """Hold the log's files open for the life of a run. Does nothing where the log isn't SQLite."""
+    """Hold the log's files open for the life of a run. Does nothing if the log isn't SQLite."""
     storage = instance.event_log_storage
     if not isinstance(storage, SqliteEventLogStorage):
         yield

@@ -34,8 +34,8 @@ _UNSEALED = {
 def install_instance(settings: Settings) -> Path:
     """Put the template dagster.yaml, with the storage that the settings choose, into the instance's home; return that.
 
-    A file that someone has changed there is left alone. ConfigError where it keeps the history elsewhere than the
-    settings say, and where the home can't be written.
+    A file that someone has changed there is left alone. Raises ConfigError if it keeps the history elsewhere than the
+    settings say, or if the home can't be written.
     """
     home = settings.dagster_home
     target = home / "dagster.yaml"

@@ -16,7 +16,7 @@ MAX_RETRIES = 5
 def outlast_lost_store(
     context: dg.OpExecutionContext | dg.AssetExecutionContext, platform: Platform
 ) -> Generator[None, None, None]:
-    """Have Dagster begin the step again where the database went away inside: store, instance, or both.
+    """Have Dagster begin the step again if the database went away inside: store, instance, or both.
 
     Else that would be a failed step, and those are not retried. It waits here until the database answers: before that
     Dagster can write nothing down, and would give the run up. Raises StoreError when it was lost more than MAX_RETRIES

@@ -29,7 +29,7 @@ PLAN_JOB = "launch_missing_and_stale"
 """The planner as a job, for all tasks."""
 
 COMMAND_LINE = "command line"
-"""Who launched a run, where no run did."""
+"""Who launched a run, if no other run did."""
 DAEMON_ALIVE_S = 60.0
 DEFINITIONS = "batch_assets.definitions"
 """The module that the webserver and the daemon load."""

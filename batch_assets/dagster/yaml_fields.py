@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     LadderField = Ladder
     NightlyField = Nightly
 else:
-    # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even where a resolver is given for it.
+    # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even if a resolver is given for it.
     ThresholdsField = Annotated[Any, dg.Resolver(resolve_thresholds, model_field_type=dict[str, Any])]
     RetryField = Annotated[Any, dg.Resolver(resolve_retry, model_field_type=dict[str, Any])]
     LadderField = Annotated[Any, dg.Resolver(resolve_ladder, model_field_type=dict[str, Any])]

@@ -63,7 +63,7 @@ class _Header:
     values: Mapping[str, Any]
 
     def get(self, key: str) -> Any:
-        """Return the value of `key`; ConfigError where the file has none."""
+        """Return the value of `key`; ConfigError if the file has none."""
         try:
             return self.values[key]
         except KeyError as e:
@@ -77,7 +77,7 @@ class _Header:
 def convert_gguf(gguf_path: Path, out_dir: Path) -> None:
     """Write `OUTPUT_FILES` into the existing folder `out_dir`: weights as bfloat16, and a fast tokenizer.
 
-    Raises ConfigError where the file isn't a GGUF, or is of a kind that this module doesn't know.
+    Raises ConfigError if the file isn't a GGUF, or is of a kind that this module doesn't know.
     """
     reader = _open_gguf(gguf_path)
     header = _Header(path=gguf_path, values={key: field.contents() for key, field in reader.fields.items()})

@@ -7,7 +7,7 @@ from batch_assets.engines.base import Engine, EngineEntry
 
 
 def build_engine(entry: ModelEntry, cache_dir: Path) -> Engine:
-    """Return the engine of an entry, not yet open. ConfigError for arguments that it doesn't know."""
+    """Return the engine of an entry, not yet open. Raises ConfigError for arguments that it doesn't know."""
     own = _as_engine_entry(entry)
     own.check()
     return own.build(cache_dir)

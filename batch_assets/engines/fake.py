@@ -163,7 +163,7 @@ def _make_array(spec: Mapping[str, Any], root: Mapping[str, object], rng: random
 
 
 def _find_bounds(spec: Mapping[str, Any], low: float, high: float, step: float) -> tuple[float, float]:
-    """Return the least and the greatest value that a number may have; where one is open, not far from the other."""
+    """Return the least and the greatest value that a number may have; if one is open, not far from the other."""
     span = high - low
     least = spec.get("minimum", spec["exclusiveMinimum"] + step if "exclusiveMinimum" in spec else None)
     most = spec.get("maximum", spec["exclusiveMaximum"] - step if "exclusiveMaximum" in spec else None)

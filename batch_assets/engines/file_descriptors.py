@@ -13,7 +13,7 @@ FEWEST = 8
 
 
 def claim_descriptors(wanted: int, name: str) -> int:
-    """Return how many of `wanted` connections can be open at once, after raising the soft limit where it is too low.
+    """Return how many of `wanted` connections can be open at once, after raising the soft limit if it is too low.
 
     ConfigError, which begins with `name`, where these are fewer than FEWEST: then nothing would work.
     """

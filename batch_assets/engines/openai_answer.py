@@ -8,7 +8,7 @@ from batch_assets.core.errors import RequestFailed
 
 
 def read_completion(body: object, latency_s: float) -> Completion:
-    """Return the completion that a body holds. RequestFailed where it holds none.
+    """Return the completion that a body holds. Raises RequestFailed if it holds none.
 
     Content may be a text, a list of parts, of which the texts are joined, or null, which is the empty text.
     """
@@ -37,7 +37,7 @@ def _find_text(value: object) -> str | None:
 
 
 def _join(content: object, name: str, *, is_listed: bool = False) -> str | None:
-    """Return content, or what its parts say under a name; None where that is nothing."""
+    """Return content, or what its parts say under a name; None if that is nothing."""
     if isinstance(content, list):
         parts = [cast("dict[str, Any]", p).get(name) for p in cast("list[object]", content) if isinstance(p, dict)]
         return "".join(p for p in parts if isinstance(p, str)) or None

@@ -55,13 +55,13 @@ class OpenAIEngine:
         self._connections = asyncio.Semaphore(entry.max_in_flight)
         self._has_answered = False
         self._longest_prompt: int | None = None
-        """Tokens that the model takes, where the server says so and counts a prompt's; as vLLM's does."""
+        """Tokens that the model takes, if the server says so and counts a prompt's; as vLLM's does."""
         self._key = ""
 
     async def open(self) -> None:
         """Connect and ask for the list of models, so that a wrong address or key costs no record.
 
-        Raises ConfigError where the key can't be sent, or the process may open too few files.
+        Raises ConfigError if the key can't be sent, or the process may open too few files.
         """
         headers: dict[str, str] = {}
         if self._entry.api_key_env:
@@ -145,7 +145,7 @@ class OpenAIEngine:
     async def _refuse_if_too_long(self, session: aiohttp.ClientSession, request: Request) -> None:
         """Raise RequestFailed for a prompt that the model can't take, by the server's own count of its tokens.
 
-        A token is a byte at least, so that most prompts needn't be counted. Where it can't be counted, it is sent.
+        A token is a byte at least, so that most prompts needn't be counted. If it can't be counted, it is sent.
         """
         limit = self._longest_prompt
         if limit is None or sum(len(m.content.encode(errors="replace")) for m in request.messages) < limit:
@@ -197,7 +197,7 @@ def _format_messages(request: Request) -> list[dict[str, str]]:
 
 
 def _find_limit(data: bytes, name: str) -> int | None:
-    """Return the most tokens that a model takes by the server's list of models; None where it doesn't say so."""
+    """Return the most tokens that a model takes by the server's list of models; None if it doesn't say so."""
     try:
         models = cast("dict[str, Any]", json.loads(data))["data"]
         limit: object = next(m["max_model_len"] for m in models if m["id"] == name)
@@ -207,7 +207,7 @@ def _find_limit(data: bytes, name: str) -> int | None:
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body, unpacked, up to LARGEST_BODY. RequestFailed where it is larger: its connection is closed."""
+    """Read a body, unpacked, up to LARGEST_BODY. Raises RequestFailed if it is larger: its connection is closed."""
     found = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK):
         found += chunk
@@ -224,7 +224,7 @@ def _hide(text: str, secret: str) -> str:
 
 
 def format_connection_error(error: aiohttp.ClientError) -> str:
-    """Say why a connection failed, by the system's words where it has some; never by aiohttp's, which may quote us."""
+    """Say why a connection failed, by the system's words if it has some; never by aiohttp's, which may quote us."""
     number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
     return os.strerror(number) if number is not None and number > 0 else type(error).__name__
 
@@ -294,7 +294,7 @@ def _read_error(data: bytes) -> tuple[str, set[str]]:
 
 
 def _read_retry_after(value: str | None) -> float | None:
-    """Read Retry-After, seconds or a date (RFC 9110, section 10.2.3), up to the cap; None where it is neither."""
+    """Read Retry-After, seconds or a date (RFC 9110, section 10.2.3), up to the cap; None if it is neither."""
     if not value:
         return None
     try:

@@ -15,7 +15,7 @@ _OURS = frozenset({"model", "tokenizer", "revision"})
 def check_engine_args(entry: ModelEntry) -> None:
     """Raise ConfigError, naming each argument that the installed vLLM doesn't know or that isn't the entry's to set.
 
-    Where vLLM is not installed, as on a machine that only serves the UI, nothing can be said and nothing is.
+    If vLLM is not installed, as on a machine that only serves the UI, nothing can be said and nothing is.
     """
     if isinstance(entry.engine_args.get("hf_token"), str):  # the web UI and the store show an entry's arguments
         raise ConfigError(
@@ -35,7 +35,7 @@ def check_engine_args(entry: ModelEntry) -> None:
 
 @lru_cache(maxsize=1)
 def known_engine_args() -> frozenset[str] | None:
-    """Return the fields of vLLM's `EngineArgs`, from its source; None where vLLM is not installed."""
+    """Return the fields of vLLM's `EngineArgs`, from its source; None if vLLM is not installed."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         return None

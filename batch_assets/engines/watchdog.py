@@ -55,7 +55,7 @@ class Watchdog:
     def adopting(self) -> Generator[None]:
         """What `multiprocessing` spawns in this block, in any thread, joins the group.
 
-        Raises ConfigError where programs can't be started from the folder for temporary files.
+        Raises ConfigError if programs can't be started from the folder for temporary files.
         """
         with _executable:
             resource_tracker.ensure_running()  # this process's own: it must not die with the group

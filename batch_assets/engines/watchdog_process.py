@@ -32,7 +32,7 @@ def guard(folder: Path, grace_s: float) -> None:
 
 
 def has_company() -> bool:
-    """Return whether another process lives in our group. Where there is no /proc, nobody knows: then it may."""
+    """Return whether another process lives in our group. If there is no /proc, nobody knows: then it may."""
     if not Path("/proc/self/stat").exists():
         return True
     own, group = str(os.getpid()), str(os.getpgrp())

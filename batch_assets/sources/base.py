@@ -24,8 +24,8 @@ HASHED_ROWS = 500
 class BatchRef:
     """A batch that a source offers. `change_token` changes when its content may have; telling is cheap, reading is not.
 
-    Who doesn't want to read a half-written one waits until it was left alone for `settle_s` seconds since `changed_at`
-    (seconds since 1970; None where a batch is whole from the beginning).
+    To read no half-written one, wait until it was left alone for `settle_s` seconds since `changed_at`
+    (seconds since 1970; None if a batch is whole from the beginning).
     """
 
     batch: str
@@ -114,11 +114,11 @@ class StreamSource(Protocol):
         ...
 
     def bind(self, folder: Path) -> Self:
-        """Return the source with its relative places taken from the task's folder. ConfigError for a wrong one."""
+        """Return the source with its relative places taken from `folder`, the task's. Raises ConfigError."""
         ...
 
     def columns(self) -> tuple[str, ...] | None:
-        """Return the names of the fields. Raises SourceError where they can't be told."""
+        """Return the names of the fields. Raises SourceError if they can't be told."""
         ...
 
     def scan(self, after: Place | None, until: Place | None = None) -> Generator[Sequence[StreamRow], None, None]:
@@ -135,7 +135,7 @@ class StreamSource(Protocol):
     def read_items(self, item_ids: Sequence[str], fields: Sequence[str]) -> SourceBatch:
         """Read rows by id, as they are now; `source_line` is the place in `item_ids`, from 1.
 
-        An id that no row has (any more), or several, is set aside. Raises SourceError where `fields` aren't there.
+        An id that no row has (any more), or several, is set aside. Raises SourceError if `fields` aren't there.
         """
         ...
 

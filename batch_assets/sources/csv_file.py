@@ -19,7 +19,7 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*(?:"|$)')
 
 
 def read_csv_header(path: Path, delimiter: str | None, encoding: str = UTF8) -> tuple[str, ...] | None:
-    """Return the column names of a CSV file, or None where it is empty. Raises SourceError."""
+    """Return the column names of a CSV file, or None if it is empty. Raises SourceError."""
     with open_text(path, encoding, newline="") as f:
         first = f.readline()
         if not first.strip():
@@ -31,10 +31,10 @@ def read_csv_header(path: Path, delimiter: str | None, encoding: str = UTF8) -> 
 def read_csv(path: Path, delimiter: str | None, encoding: str = UTF8) -> SourceBatch:
     """Read a CSV file; a line with more or fewer fields than the header, or with a stray quote, is set aside.
 
-    Raises SourceError where a quote makes it impossible to tell one record from the next.
+    Raises SourceError if a quote makes it impossible to tell one record from the next.
     """
     text = read_text(path, encoding)
-    # A lone CR ends a line only where no LF does (old Mac files): elsewhere it would split a record unseen.
+    # A lone CR ends a line only if no LF does (old Mac files): elsewhere it would split a record unseen.
     lines = io.StringIO(text, newline="\n" if "\n" in text else "").readlines()
     if not lines or not lines[0].strip():
         raise SourceError(f"{path}: line 1: it is empty; a CSV file begins with the names of its columns")

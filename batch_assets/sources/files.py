@@ -64,7 +64,7 @@ class FileSource:
         return replace(self, folder=folder)
 
     def list_batches(self) -> list[BatchRef]:
-        """Return a batch per file, in the order of the batch keys. ConfigError for a name that can't be a key."""
+        """Return a batch per file, in the order of the keys. Raises ConfigError for a name that can't be a key."""
         refs: dict[str, BatchRef] = {}
         for path in self._paths():
             batch = check_key(path.stem, f"{path}: the batch name")
@@ -77,7 +77,7 @@ class FileSource:
     def columns(self) -> tuple[str, ...] | None:
         """Return the columns that some file has, the id among them: of the first and the last few files.
 
-        One broken file hides no column, and takes nothing down. Raises SourceError where none can be read.
+        One broken file hides no column, and takes nothing down. Raises SourceError if none can be read.
         """
         paths = self._paths()
         found: dict[str, None] = {}

@@ -17,7 +17,7 @@ HEADER_LINES, HEADER_CHARACTERS = 1000, 1_000_000
 
 
 def read_jsonl_header(path: Path, encoding: str = UTF8) -> tuple[str, ...] | None:
-    """Return the keys that the first lines have, or None where there is no readable one. Raises SourceError.
+    """Return the keys that the first lines have, or None if there is no readable one. Raises SourceError.
 
     Looks at HEADER_LINES objects or HEADER_CHARACTERS, whichever is first: an object may leave out what others have.
     """
@@ -39,7 +39,7 @@ def read_jsonl(path: Path, fields: Sequence[str], *, key: str | None = None, enc
     """Read a JSON Lines file. An object without one of `fields` is set aside; null is a value.
 
     Text stays as it is, null is null, a number stays as it is written, and anything else becomes JSON text. `key` is
-    the column of the id, which is null where it is missing. SourceError where every object lacks a field.
+    the column of the id, which is null if it is missing. Raises SourceError if every object lacks a field.
     """
     rows: list[dict[str, str | None]] = []
     numbers: list[int] = []

@@ -1,4 +1,4 @@
-"""Parquet: every column cast to text; nested ones become JSON, and bytes are text where a prompt wants them."""
+"""Parquet: every column cast to text; nested ones become JSON, and bytes are text if a prompt wants them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ def read_parquet_header(path: Path) -> tuple[str, ...] | None:
 def read_parquet(path: Path, fields: Sequence[str]) -> SourceBatch:
     """Read a Parquet file; `source_line` is the row's number, from 1.
 
-    A column of bytes is read only where it is one of `fields`; a row in which it isn't UTF-8 is set aside.
+    A column of bytes is read only if it is one of `fields`; a row in which it isn't UTF-8 is set aside.
     """
     read_parquet_header(path)
     try:

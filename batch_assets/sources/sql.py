@@ -51,7 +51,7 @@ class SqlSource:
     `lookback` says by how much (seconds of a time, else units of a number) a row's cursor may be behind one that was
     seen before, as it is where transactions commit in another order than they began. 0: late rows with an equal
     cursor are seen, those with a smaller one are not. The lookback should cover the longest writing transaction; each
-    forming reads that much again, or the next part of it where it is many rows.
+    forming reads that much again, or the next part of it if it is many rows.
 
     `fields` are the columns to read; None takes all but those of bytes. A row with a value of more than
     `max_value_bytes` bytes in a field that a prompt uses is set aside. docs/input.md has all rules.
@@ -97,7 +97,7 @@ class SqlSource:
         return f"table {self.table!r} of {self._database}"
 
     def bind(self, folder: Path) -> Self:
-        """Take a relative SQLite file from `folder`. ConfigError where the database isn't named as it should be."""
+        """Take a relative SQLite file from `folder`. Raises ConfigError if the database isn't named as it should be."""
         bound = replace(self, folder=folder)
         bound._find_url()
         return bound
@@ -144,7 +144,7 @@ class SqlSource:
         """Read rows by id, as they are now; `source_line` is the place in `item_ids`, from 1.
 
         An id that no row has (any more), or several, is set aside; so is a row with a field that is no text, or too
-        much of it. Raises SourceError where `fields` aren't there.
+        much of it. Raises SourceError if `fields` aren't there.
         """
         with self._open() as (connection, table):
             names = self._pick(table, fields)

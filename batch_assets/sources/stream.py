@@ -23,7 +23,7 @@ class BatchList(Protocol):
         ...
 
     def items(self, batch: str) -> Sequence[str]:
-        """Return the ids in a microbatch, always in the same order; empty where there is no such batch."""
+        """Return the ids in a microbatch, always in the same order; empty if there is no such batch."""
         ...
 
 
@@ -58,7 +58,7 @@ class BatchLog(Protocol):
         ...
 
     def waiting_since(self) -> dt.datetime | None:
-        """Return when the oldest row that waits was first seen; None where none waits."""
+        """Return when the oldest row that waits was first seen; None if none waits."""
         ...
 
 
@@ -125,7 +125,7 @@ def form_batches(stream: StreamSource, log: BatchLog, *, now: dt.datetime, max_b
     """Form up to `max_batches` microbatches of the rows that are in none, one transaction for each.
 
     It may be killed at any point and run at several places at once: no row is lost, none is batched twice. Raises
-    SourceError where the stream can't be read, ConfigError where its lookback has no meaning for its cursor.
+    SourceError if the stream can't be read, ConfigError if its lookback has no meaning for its cursor.
     """
     cap = max_batches * stream.max_records
     state = log.state()

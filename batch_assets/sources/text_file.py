@@ -28,7 +28,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def find_codec(encoding: str) -> str:
-    """Return Python's name of an encoding. ConfigError for one that is none of text."""
+    """Return Python's name of an encoding. Raises ConfigError for one that is none of text."""
     try:
         "a".encode(encoding).decode(encoding)
         name = codecs.lookup(encoding).name
@@ -60,7 +60,7 @@ def read_text(path: Path, encoding: str = UTF8) -> str:
 
 
 def open_text(path: Path, encoding: str, newline: str) -> TextIO:
-    """Open a file to read its beginning; what isn't in the encoding is replaced. SourceError for another Unicode."""
+    """Open a file to read its start; what isn't in the encoding is replaced. Raises SourceError for another Unicode."""
     codec = find_codec(encoding)
     with path.open("rb") as f:
         _check_head(path, f.read(_HEAD_BYTES), codec)

@@ -90,7 +90,7 @@ def record_delivery(
 ) -> None:
     """Record that a receiver has these alerts; those that all `receivers` now have are done.
 
-    Who answers again is told soon of what waits for a later try.
+    A receiver that answers again soon gets what waits for a later try.
     """
     c, moment = alerts.c, now()
     rows = connection.execute(sa.select(c.alert_key, c.delivered_to).where(_are(keys)).with_for_update()).tuples()

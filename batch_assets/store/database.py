@@ -80,8 +80,8 @@ class Database:
     def write(self) -> Generator[sa.Connection, None, None]:
         """Yield a connection that writes, in one transaction. On SQLite it holds the only write lock from the start.
 
-        Raises StoreError where the store can take nothing in: its disk is full, can't be written, or is somebody's.
-        Raises StoreGone where its file is gone: SQLite would go on writing into what nobody finds any more.
+        Raises StoreError if the store can take nothing in: its disk is full, can't be written, or is somebody's.
+        Raises StoreGone if its file is gone: SQLite would go on writing into what nobody finds any more.
         """
         if self._find_file() != self._file:
             raise StoreGone(f"the store's file {self.engine.url.database} is gone, or another has taken its place")
@@ -94,7 +94,7 @@ class Database:
             raise
 
     def _find_file(self) -> tuple[int, int] | None:
-        """Return what tells SQLite's file from any other; None where there is none, as on PostgreSQL."""
+        """Return what tells SQLite's file from any other; None if there is none, as on PostgreSQL."""
         if self.engine.dialect.name != "sqlite" or not self.engine.url.database:
             return None
         try:
@@ -118,7 +118,7 @@ def lock_task(connection: sa.Connection, task: str) -> None:
 def open_database(url: str) -> Database:
     """Open the store at a SQLAlchemy URL and bring its schema up to date.
 
-    Raises ConfigError for a URL that can't be used, StoreError where the database refuses or is newer than we are.
+    Raises ConfigError for a URL that can't be used, StoreError if the database refuses or is newer than we are.
     """
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -154,7 +154,7 @@ def open_database(url: str) -> Database:
 
 
 def find_refusal(url: str) -> str:
-    """Say why a PostgreSQL store takes no connection now; empty where it takes one. SQLite is always there."""
+    """Say why a PostgreSQL store takes no connection now; empty if it takes one. SQLite is always there."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "sqlite":
         return ""
@@ -167,7 +167,7 @@ def find_refusal(url: str) -> str:
 
 
 def wait_for_database(url: str, limit_s: float = DATABASE_RETURNS_S) -> None:
-    """Wait, with growing pauses, until the database takes connections; StoreError where it doesn't come back in time.
+    """Wait, with growing pauses, until the database takes connections; StoreError if it doesn't come back in time.
 
     Said on stderr alone: Dagster's log lies in that database.
     """
@@ -235,7 +235,7 @@ def _format_refusal(url: URL, error: DBAPIError) -> str:
     why = str(error.orig).strip()
     if url.get_backend_name() == "sqlite":
         return f"the store at {url.render_as_string()} can't be opened: {why}"
-    hint = "" if url.password else "; BATCH_ASSETS_DB_PASSWORD gives a password, where the server wants one"
+    hint = "" if url.password else "; BATCH_ASSETS_DB_PASSWORD gives a password, if the server wants one"
     return f"BATCH_ASSETS_DB_URL: the store at {_show(url)} can't be opened: {why}{hint}"
 
 

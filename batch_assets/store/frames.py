@@ -80,12 +80,12 @@ class FrameStore:
             yield staged
 
     def read(self, task: str, kind: str, *keys: str) -> pl.DataFrame | None:
-        """Return a frame, or None where none was written."""
+        """Return a frame, or None if none was written."""
         path = self.path(task, kind, *keys)
         return pl.read_parquet(path, glob=False) if path.exists() else None
 
     def read_blocks(self, task: str, kind: str, *keys: str) -> Iterator[pl.DataFrame]:
-        """Yield a frame's rows in order, in blocks of about MAX_BLOCK_BYTES of text; none where none was written.
+        """Yield a frame's rows in order, in blocks of about MAX_BLOCK_BYTES of text; none if none was written.
 
         A block is as long as the one before lets expect, so that only a sudden change of sizes makes a larger one.
         They are of one frame, even if another is written in its place meanwhile.

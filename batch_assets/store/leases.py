@@ -43,9 +43,9 @@ class Holder:
         return self.host == socket.gethostname()
 
     def is_dead(self) -> bool:
-        """Say whether the process is known to be gone; False where it can't be known, as on another host.
+        """Say whether the process is known to be gone; False if it can't be known, as on another host.
 
-        A zombie is gone: it only waits to be reaped, for ever where it is the child of a container's first process.
+        A zombie is gone: it only waits to be reaped, for ever if it is the child of a container's first process.
         """
         if not self.is_here:
             return False
@@ -64,7 +64,7 @@ def find_start(process: psutil.Process) -> float:
     """Return a number for when a process started that no setting of the clock changes.
 
     A whole number below 2**53: the boot, 20 bits, and in clock ticks how long after it. psutil's time of creation
-    moves with the clock, and a live process then looks like another one. Where there is no /proc it has to do.
+    moves with the clock, and a live process then looks like another one. If there is no /proc it has to do.
     """
     try:
         ticks = int(Path(f"/proc/{process.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])

@@ -28,7 +28,7 @@ class MicrobatchLog:
             return [(row.batch, row.records, row.formed_at) for row in connection.execute(query)]
 
     def items(self, batch: str) -> list[str]:
-        """Return the ids in a microbatch, each once, by cursor text and id; empty where there is no such batch."""
+        """Return the ids in a microbatch, each once, by cursor text and id; empty if there is no such batch."""
         c = microbatch_items.c
         query = sa.select(c.cursor, c.item_id).where(c.task == self._task, c.batch == batch)
         with self._database.read() as connection:
@@ -41,7 +41,7 @@ class MicrobatchLog:
             return self._load(connection)[0]
 
     def waiting_since(self) -> dt.datetime | None:
-        """Return when the oldest row that waits was first seen; None where none waits."""
+        """Return when the oldest row that waits was first seen; None if none waits."""
         with self._database.read() as connection:
             return self._load(connection)[1]
 

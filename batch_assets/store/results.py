@@ -34,7 +34,7 @@ class VariantKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastAttempt:
-    """One attempt from the store. `completion` is None where there was no answer."""
+    """One attempt from the store. `completion` is None if there was no answer."""
 
     attempt_id: str
     item_id: str
@@ -264,7 +264,7 @@ def load_foreign(connection: sa.Connection, task: str, batch: str, item_ids: Seq
 def write_group(connection: sa.Connection, group: Group) -> None:
     """Write claims, ends and results in the caller's transaction.
 
-    An existing row is replaced only where a hash differs, it isn't `ok`, or the new one is `ok` as well: an `ok` never
+    An existing row is replaced only if a hash differs, it isn't `ok`, or the new one is `ok` as well: an `ok` never
     becomes non-`ok` under the same hashes.
     """
     if group.endings:

@@ -59,7 +59,7 @@ class PlanConfig(dg.Config):
     since: str = Field("", description="Only batches frozen since this moment (ISO 8601), and those to be frozen.")
 
     def selection(self) -> Selection:
-        """Return which part is meant. ConfigError for a moment that is none."""
+        """Return which part is meant. Raises ConfigError for a moment that is none."""
         return Selection(
             batches=frozenset(self.batches) or None,
             variants=frozenset(self.variants) or None,

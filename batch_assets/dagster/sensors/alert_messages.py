@@ -1,6 +1,6 @@
 """The words of alerts: figures, limits, partitions and links. A record's text never gets into one on purpose.
 
-Where an error of ours repeats what a server said, that may quote a record: what chat programs and mail read as markup
+If an error of ours repeats what a server said, that may quote a record: what chat programs and mail read as markup
 becomes plain there.
 """
 

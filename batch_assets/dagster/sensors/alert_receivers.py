@@ -32,9 +32,9 @@ class Receiver:
     service: NotifyBase = field(repr=False)
 
     def send(self, kind: AlertKind, title: str, body: str) -> str | None:
-        """Send one message of plain text; return what went wrong, or None where the service took it.
+        """Send one message of plain text; return what went wrong, or None if the service took it.
 
-        Who can't be reached within SEND_S counts as not having it.
+        A receiver that can't be reached within SEND_S counts as not having it.
         """
         result = Apprise(self.service).notify(
             body=body, title=title, notify_type=_TYPES[kind], body_format=NotifyFormat.TEXT, timeout=SEND_S
@@ -61,7 +61,7 @@ def check_alert_urls(urls: Sequence[str]) -> list[Receiver]:
                 "https://appriseit.com/services/ lists them (in a password, write % and @ as %25 and %40)"
             )
         if "overflow=" not in url.lower():
-            # A service with a limit then gets the start of a long message, where it would refuse the whole.
+            # A service with a limit then gets the start of a long message; it would refuse the whole.
             service.overflow_mode = OverflowMode.TRUNCATE
         scheme = url.partition("://")[0].lower()
         receivers.append(Receiver(name=f"{place} ({scheme})", digest=digest_text(url), service=service))

@@ -67,7 +67,7 @@ class Collector:
     _give_up_at: float = field(default_factory=lambda: time.monotonic() + COLLECT_S)
 
     def collect(self) -> bool:
-        """Move the cursor on; return False where more is left for the next tick."""
+        """Move the cursor on; return False if more is left for the next tick."""
         parts = [*(self._read_ends(kind) for kind in _ENDS), self._read_live()]
         return all(parts)
 
@@ -117,7 +117,7 @@ class Collector:
 
 
 def build_alerts_sensor(settings: Settings) -> dg.SensorDefinition:
-    """Build the sensor of a code location. Raises ConfigError where a receiver's URL can't be used."""
+    """Build the sensor of a code location. Raises ConfigError if a receiver's URL can't be used."""
     receivers = check_alert_urls(settings.alert_receivers)
 
     @dg.sensor(
@@ -126,7 +126,7 @@ def build_alerts_sensor(settings: Settings) -> dg.SensorDefinition:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Tells of each failed check and each failed run once, with its figures and a link, through the services "
-            f"in {VARIABLE}. Many at once come as one message. Where that is empty, nobody is told."
+            f"in {VARIABLE}. Many at once come as one message. If that is empty, nobody gets one."
         ),
     )
     def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
