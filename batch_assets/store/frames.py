@@ -189,7 +189,8 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def _name_temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")  # a home may be shared by hosts, whose pids are alike
+    # A home may be shared by hosts, whose pids are alike.
+    return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.tmp")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 import sqlalchemy as sa
 from click.testing import CliRunner
 from sqlalchemy.engine import URL
-from upgrade.scripted import Asked, use_scripted_engines
+from upgrade.scripted import Asked, build_scripted
 
 from batch_assets.cli.main import cli
 from batch_assets.sources.files import FileSource
@@ -69,7 +69,7 @@ class OldPlace:
         patch.setenv("BATCH_ASSETS_CACHE", str(root / "cache"))
         if url:
             patch.setenv("BATCH_ASSETS_DB_URL", url)
-        use_scripted_engines(patch, self.asked.append)
+        self._build_engine = build_scripted(self.asked.append)
         read = FileSource.read
 
         def note_read(source: FileSource, ref: Any, fields: Any) -> Any:
@@ -81,7 +81,7 @@ class OldPlace:
     def call(self, *args: str, expect: int = 0) -> Any:
         """Call a verb as a new process would; return its JSON."""
         with _fresh_modules(self.defs.parent):
-            done = CliRunner().invoke(cli, [*args, "--json"], standalone_mode=False)
+            done = CliRunner().invoke(cli, [*args, "--json"], standalone_mode=False, obj=self._build_engine)
         if done.exception is not None and not isinstance(done.exception, SystemExit):
             raise done.exception
         assert (done.return_value or 0) == expect, f"{args}: {done.output}"

@@ -59,7 +59,7 @@ def test_a_source_in_yaml_has_every_field_of_one_in_python(tmp_path: Path) -> No
     [
         ("triage.task.Triage", "triage.task.Nothing", "output: 'batch_assets.defs.ticket_triage.task.Nothing'"),
         ("max_error_share: 0.5", "max_error_share: 2", "thresholds: max_error_share"),
-        ("{files:", "{filez:", "source: files"),
+        ("{files:", "{filez:", "source: one of files, table is wanted"),
         ("key: id}", "key: id, encoding: utf-99}", "encoding 'utf-99'"),
         ("key: id}", "key: id, max_value_bytes: 0}", "max_value_bytes 0"),
         ("models: [made_up]", "models: [unknown]", "unknown"),

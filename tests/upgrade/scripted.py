@@ -1,6 +1,6 @@
 """The engine of the upgrade fixture: what each of its records is answered, and a log of what was asked.
 
-Made for two versions of the code, so it leans on what both have: completions, errors, and the factory's names.
+Made for two versions of the code, so it leans on what both have: completions and errors.
 """
 
 import asyncio
@@ -68,16 +68,21 @@ class ScriptedEngine:
         """There is nothing to free."""
 
 
-def use_scripted_engines(
-    patch: pytest.MonkeyPatch, note: Callable[[Asked], object], hang: Collection[str] = (), die: str = ""
-) -> None:
-    """Put scripted engines in the place of all that the factory builds."""
+def build_scripted(note: Callable[[Asked], object], hang: Collection[str] = (), die: str = "") -> Callable[..., Any]:
+    """Return what makes a scripted engine for any entry of models.yaml."""
 
     def build(entry: Any, *_: object) -> ScriptedEngine:
         return ScriptedEngine(entry.model_id, note, hang, die)
 
+    return build
+
+
+def use_scripted_engines(
+    patch: pytest.MonkeyPatch, note: Callable[[Asked], object], hang: Collection[str] = (), die: str = ""
+) -> None:
+    """Put scripted engines in the place of all that the factory of version 0.1 builds."""
     for name in ("InlineVllm", "ApartVllm", "OpenAIEngine", "build_fake"):
-        patch.setattr(factory, name, build)
+        patch.setattr(factory, name, build_scripted(note, hang, die))
 
 
 def _read(request: Any) -> tuple[str, str, str]:
