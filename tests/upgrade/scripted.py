@@ -76,8 +76,14 @@ def use_scripted_engines(
     def build(entry: Any, *_: object) -> ScriptedEngine:
         return ScriptedEngine(entry.model_id, note, hang, die)
 
-    for name in ("InlineVllm", "ApartVllm", "OpenAIEngine", "build_fake"):
-        patch.setattr(factory, name, build)
+    if hasattr(factory, "build_fake"):  # version 0.1
+        for name in ("InlineVllm", "ApartVllm", "OpenAIEngine", "build_fake"):
+            patch.setattr(factory, name, build)
+        return
+    from batch_assets.engines.registry import list_engines
+
+    for entry in list_engines().values():
+        patch.setattr(entry, "build", build)
 
 
 def _read(request: Any) -> tuple[str, str, str]:
