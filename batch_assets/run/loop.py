@@ -117,7 +117,7 @@ class Runner:
             while True:
                 await self._settler.look_up_steps()
                 is_exhausted = await self._refill(reader)
-                reason = self._error_limit.find_reason() if self._queue else None  # with nothing left to ask, finish
+                reason = self._error_limit.find_reason() if self._queue else None  # if nothing is left to ask, finish
                 is_end = is_exhausted and not reader.is_deferring
                 self._circuit_breaker.check(len(self._queue) + len(self._live) if is_end else None)
                 await self._commit([] if reason else self._choose(is_last=is_exhausted))
