@@ -5,6 +5,7 @@ import csv
 import itertools
 import random
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,9 @@ from batch_assets.pipeline.carry_out import carry_out
 from batch_assets.pipeline.dispatch import NextStep, bring_up_to_date
 from batch_assets.pipeline.plan import Plan, Selection, make_plan
 from batch_assets.pipeline.platform import Platform, open_platform
-from batch_assets.run.loop import Runner, RunnerOptions
+from batch_assets.run.loop import Observer, Runner, RunnerOptions
 from batch_assets.run.partition_run import PartitionInputs, PartitionOutcome
+from batch_assets.run.retry_budget import RetryBudget
 from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.settings import Settings
 from batch_assets.sources.files import FileSource
@@ -178,16 +180,22 @@ def make_runner(
     max_in_flight: int = 8,
     run_id: str | None = None,
     rng: random.Random | None = None,
+    budget: RetryBudget | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    observer: Observer | None = None,
     **options: Any,
 ) -> Runner:
-    """Return a runner that commits often and waits for nothing."""
+    """Return a runner that commits often, and whose reads are never late, however busy the machine."""
     return Runner(
         database,
         engine,
-        RunnerOptions(max_in_flight=max_in_flight, **{"group_s": 0.0, "probe_s": 0.0, **options}),
+        RunnerOptions(max_in_flight=max_in_flight, **{"group_s": 0.0, "probe_s": 0.0, "patience_s": 60.0, **options}),
         run_id=run_id or f"run-{next(_numbers)}",
         retry=retry,
         rng=rng,
+        budget=budget,
+        clock=clock,
+        observer=observer,
     )
 
 

@@ -24,7 +24,7 @@ from batch_assets.dagster.runs import COMMAND_LINE, LAUNCHED_BY_TAG, op_config, 
 from batch_assets.pipeline.dispatch import NextStep, bring_up_to_date
 from batch_assets.pipeline.plan import PartitionNeed, Plan, Selection, make_plan
 from batch_assets.pipeline.platform import Platform
-from batch_assets.run.partition_run import Progress, Tally
+from batch_assets.run.partition_run import Tally
 from batch_assets.sources.base import Source
 from batch_assets.store.batches import touch_batch
 from batch_assets.store.heartbeats import keep_heartbeat
@@ -53,8 +53,8 @@ class RunSummary:
 
     task: str
     seconds: float = 0.0
-    requests_sent: int = 0
     tally: Tally = field(default_factory=Tally)
+    """What the variants' models were asked in this run."""
     fallback: Tally = field(default_factory=Tally)
     """What the fallback model was asked in this run."""
     partitions_done: int = 0
@@ -65,6 +65,11 @@ class RunSummary:
     """Partitions whose results weren't made, and why."""
     run_ids: list[str] = field(default_factory=list[str])
 
+    @property
+    def requests_sent(self) -> int:
+        """How many requests left in this run, to any model."""
+        return self.tally.sent + self.fallback.sent
+
 
 class Launcher:
     """Carries out a task's steps in this process, each as a run of its job on the instance that the web UI shows."""
@@ -73,15 +78,7 @@ class Launcher:
         self._project = project
         self._instance = instance
         self._say = say
-        self._tally = Tally()
-        watched = platform.observer
-
-        def observe(progress: Progress) -> None:
-            self._tally = progress.tally
-            if watched is not None:
-                watched(progress)
-
-        self._platform = replace(platform, observer=observe)
+        self._platform = platform
 
     def run(self, task: Task, source: Source, selection: Selection, retry: RetryMode) -> RunSummary:
         """Bring a task up to date. Raises the error that stopped it; what was done until then is committed."""
@@ -116,13 +113,9 @@ class Launcher:
         if step.step in _ASKING:
             model = task.models.get(step.model_id) or task.fallback
             self._wait_for_pool(model.pool if model else "")
-        self._tally = Tally()
-        try:
-            result = self._execute(step_job(task, step), step_config(step, retry), summary)
-        finally:
-            if step.step in _ASKING:
-                (summary.tally if step.step is Step.OUTPUTS else summary.fallback).add(self._tally)
-                summary.requests_sent += self._tally.sent
+        asked = summary.fallback if step.step is Step.FALLBACKS else summary.tally  # counts at a failure too
+        platform = replace(self._platform, asked=asked)
+        result = self._execute(step_job(task, step), step_config(step, retry), platform, summary)
         if step.step is Step.RESULTS:
             summary.held_back = result.output_for_node(op_name(step_job(task, step)))
 
@@ -137,15 +130,17 @@ class Launcher:
             said |= holders
             time.sleep(POOL_POLL_S)
 
-    def _execute(self, job: str, config: Mapping[str, Any], summary: RunSummary) -> dg.ExecuteInProcessResult:
+    def _execute(
+        self, job: str, config: Mapping[str, Any], platform: Platform, summary: RunSummary
+    ) -> dg.ExecuteInProcessResult:
         definition = self._project.definitions.resolve_job_def(job)
         run_id = str(uuid.uuid4())
         try:
-            with keep_heartbeat(self._platform.database, run_id):
+            with keep_heartbeat(platform.database, run_id):
                 result = definition.execute_in_process(
                     run_config=op_config(job, config),
                     instance=self._instance,
-                    resources={PLATFORM: self._platform},
+                    resources={PLATFORM: platform},
                     run_id=run_id,
                     tags={**process_tags(run_id), LAUNCHED_BY_TAG: COMMAND_LINE, **NEVER_RETRIED},
                 )

@@ -97,7 +97,7 @@ class ProgressView:
     def observe(self, progress: Progress) -> None:
         """Show how far the run is."""
         self._last = progress
-        self._pace.note(progress)
+        self._pace.record(progress)
         left_s = self._pace.left_s(progress)
         if not self._console.is_terminal:
             is_last = progress.done == progress.total != self._printed_done

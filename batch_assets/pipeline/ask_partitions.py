@@ -16,7 +16,7 @@ from batch_assets.pipeline.platform import Platform
 from batch_assets.reports.run_report import RunReport, make_report
 from batch_assets.run.engine_restarts import run_with_restarts
 from batch_assets.run.loop import Observer, Runner, RunnerOptions
-from batch_assets.run.partition_run import PartitionInputs, PartitionOutcome, Progress
+from batch_assets.run.partition_run import PartitionInputs, PartitionOutcome, Progress, Tally
 from batch_assets.run.progress import ProgressLog, count_all
 from batch_assets.store.batches import load_batches
 from batch_assets.store.figures import load_failures, load_figures
@@ -94,20 +94,26 @@ def ask_model(
 ) -> Iterator[PartitionOutcome]:
     """Bring partitions of one model up to date with one engine start; yield each when it is finished.
 
-    Raises EngineDead with the model's name.
+    What was asked is added to `platform.asked`, at an error too. Raises EngineDead with the model's name.
     """
     engine = platform.build_engine(model, platform.settings.cache_dir)
     options = RunnerOptions(max_in_flight=model.max_in_flight, outage_s=model.outage_s)
+    asked = Tally()
 
-    def make_runner(observe: Observer) -> Runner:
-        return Runner(platform.database, engine, options, run_id=run_id, retry=retry, total=total, observer=observe)
+    def make_runner(observe: Observer, tally: Tally) -> Runner:
+        return Runner(
+            platform.database, engine, options,
+            run_id=run_id, retry=retry, total=total, tally=tally, observer=observe,
+        )  # fmt: skip
 
     try:
         yield from run_with_restarts(
-            make_runner, all_inputs, is_restartable=engine.is_restartable, observer=observer, log=log
+            make_runner, all_inputs, is_restartable=engine.is_restartable, tally=asked, observer=observer, log=log
         )
     except EngineDead as e:  # a task has several models, its fallback among them
         raise EngineDead(f"model {model.model_id}: {e}", took_requests_down=e.took_requests_down) from e
+    finally:
+        platform.asked.add(asked)
 
 
 def _require_inputs(task: Task, platform: Platform, partition: PartitionKey) -> PartitionInputs:

@@ -12,6 +12,7 @@ from batch_assets.engines.base import Engine
 from batch_assets.engines.factory import build_engine
 from batch_assets.pipeline.model_identities import find_model_digest
 from batch_assets.run.loop import Observer
+from batch_assets.run.partition_run import Tally
 from batch_assets.settings import Settings
 from batch_assets.store.database import Database, open_database
 from batch_assets.store.frame_folders import record_frame_folder
@@ -23,12 +24,14 @@ BuildEngine = Callable[[ModelEntry, Path], Engine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What a step reads, writes and asks. `observer` hears of progress; the command line sets it."""
+    """What a step reads, writes and asks. The command line sets an `observer`, to show progress."""
 
     settings: Settings
     database: Database
     frames: FrameStore
     observer: Observer | None = None
+    asked: Tally = field(default_factory=Tally)
+    """Counts what the steps have asked the models, and what became of it."""
     build_engine: BuildEngine = build_engine
     _specs: dict[tuple[str, str], VariantSpec] = field(default_factory=dict[tuple[str, str], VariantSpec])
 

@@ -1,4 +1,4 @@
-"""Failures that are the engine's, not the record's: they cost no record an attempt, pause the run, at last stop it."""
+"""Tells a sick engine from bad records: a sick engine costs no record an attempt, pauses the run, at last stops it."""
 
 import time
 from collections import deque
@@ -12,35 +12,35 @@ MAX_TRIES = 20
 """Tries of one request in one run, whoever is to blame for their failures."""
 
 SPELL_FAILURES = 32
-"""Failures in a row, with no answer between, after which it opens."""
+"""Failures in a row, with no answer between, that open the breaker."""
 
 LOST_CONNECTIONS = 5
-"""The same for connections that can't be made, or that are dropped: a record has little to do with those."""
+"""The same for connections that can't be made or are dropped: those seldom depend on the record."""
 
 SLOW_FAILURES = 5
-"""The same for failures that come slowly, over more than a quarter of `limit_s`: timeouts in a small window."""
+"""The same for failures spread over more than a quarter of `limit_s`, as timeouts in a small window are."""
 
 WINDOW = 64
-"""The last outcomes that are looked at, whoever's they are, …"""
+"""How many of the last outcomes are looked at."""
 
 WINDOW_FAILURES = 45
-"""… and how many of them must be failures, so that it opens: seven in ten."""
+"""How many failures among the last WINDOW outcomes open the breaker: seven in ten."""
 
 PROBES_TO_CLOSE = 3
-"""Answers in a row that close it. One may be luck: a server that fails 80 % gives three in a row 1 time in 125."""
+"""Answers in a row that close it. One may be luck; a server that fails 80 % gives three in a row 1 time in 125."""
 
 PROBES_TO_STOP = 3
-"""Probes that must have failed before a run is stopped: each is of another record, so that no cluster stops a run."""
+"""Probes that must have failed before a run is stopped. They are of different records, so no cluster stops a run."""
 
 LONGEST_PAUSE_S = 15.0
 LONGEST_SICKNESS = 10
-"""Times `limit_s` that it may stay open, though an answer comes now and then, or that a server may make us wait."""
+"""How many times `limit_s` it may stay open although answers come now and then, or a Retry-After may last."""
 
 FEW_LEFT = 64
-"""With so few records left in a run that had answers, the records are to blame rather than the server."""
+"""If no more records than these are left in a run that had answers, the records are to blame, not the server."""
 
 _THE_SERVERS = (ErrorKind.RATE_LIMITED, ErrorKind.CONNECTION)
-"""Failures that no record can cause. That its connection is dropped it can, though it seldom does."""
+"""Failures that no record can cause. A record can cause a dropped connection, though it seldom does."""
 
 
 class CircuitBreaker:
@@ -50,18 +50,19 @@ class CircuitBreaker:
     SLOW_FAILURES in a row that took a while, or WINDOW_FAILURES among the last WINDOW outcomes. An outcome is an answer
     (a refusal for good, as HTTP 400, is one: the server lives) or a passing failure.
 
-    *Open*: nothing is sent until a pause is over: `probe_s`, doubled after each failed probe up to LONGEST_PAUSE_S and
-    a quarter of `limit_s`, and no shorter than the server's Retry-After. *Half-open*: then one record goes as a probe,
-    picked at random, so that a cluster of bad ones isn't probed again and again. An answer lets the next go at once;
-    PROBES_TO_CLOSE answers in a row, of probes or of what was in flight before, close it.
+    *Open*: nothing is sent until a pause is over. It lasts `probe_s`, doubled after each failed probe up to
+    LONGEST_PAUSE_S and a quarter of `limit_s`, and no shorter than the server's Retry-After. *Half-open*: one record is
+    then sent as a probe. It is picked at random, so that a cluster of bad ones isn't probed again and again. After an
+    answer the next probe is sent at once. PROBES_TO_CLOSE answers in a row, of probes or of what was in flight before,
+    close the breaker.
 
-    The run is stopped (`check`) when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, when it
-    has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. Not so where all is
-    read, FEW_LEFT records or fewer are left, the run had answers and the last failure may be a record's: then it closes
-    for good, and these records answer for their failures.
+    `check` stops the run when there was no answer for `limit_s` and PROBES_TO_STOP probes have failed, when the breaker
+    has been open for LONGEST_SICKNESS times `limit_s`, or when a Retry-After is longer than that. There is one
+    exception: if all is read, FEW_LEFT records or fewer are left, the run had answers, and the last failure may be a
+    record's. The breaker then closes for good, and these records answer for their failures.
 
-    A failure costs a record one of its attempts, unless it is a rate limit, a connection that can't be made, one that
-    is dropped while records aren't to blame, or met it open.
+    A failure costs a record one of its attempts. Exceptions are a rate limit, a connection that can't be made, one that
+    is dropped while records aren't to blame, and any failure that the breaker met while open.
     """
 
     def __init__(self, limit_s: float, probe_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,7 +103,7 @@ class CircuitBreaker:
         return 0.0 if self.is_probing else max(0.0, self._next_at - self._clock())
 
     def last_failure(self) -> str:
-        """Return the words of the last failure; empty where there was none."""
+        """Return the words of the last failure; empty if there was none."""
         return str(self._last or "")
 
     def free(self, window: int, in_flight: int) -> int:
@@ -113,7 +114,7 @@ class CircuitBreaker:
         return min(room, 1) if not self.is_probing and self._clock() >= self._next_at else 0
 
     def record_sent(self, ask: object) -> None:
-        """Take what is sent while it is open as the probe."""
+        """Record a request; while the breaker is open it is the probe."""
         if self._opened_at is not None:
             self._probe = ask
 
@@ -154,9 +155,9 @@ class CircuitBreaker:
         return not is_lost and kind not in _THE_SERVERS
 
     def check(self, left: int | None) -> None:
-        """Raise EngineDead if it has been open for too long; where the few records left are to blame instead, close.
+        """Raise EngineDead if it has been open for too long; close if the few records left are to blame instead.
 
-        `left` is how many records these are; None while some are unread.
+        `left` is how many records are left; None while some are unread.
         """
         if self._opened_at is None or self._last is None or left == 0:
             return

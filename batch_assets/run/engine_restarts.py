@@ -1,4 +1,4 @@
-"""Starts a dead engine again, where that is possible while our own process lives."""
+"""Starts a dead engine again, if that is possible while our own process lives."""
 
 import contextlib
 import itertools
@@ -12,26 +12,28 @@ from batch_assets.run.sync_bridge import run_in_thread
 
 MAX_RESTARTS = 4
 """Restarts with no record settled in between. A record that kills the engine costs four: it is a suspect after two
-deaths in company and quarantined after two alone, even where no other record is left to settle meanwhile."""
+deaths in company and quarantined after two alone. If no other record is left, none is settled meanwhile."""
 
 
 def run_with_restarts(
-    make_runner: Callable[[Observer], Runner],
+    make_runner: Callable[[Observer, Tally], Runner],
     all_inputs: Iterable[PartitionInputs],
     *,
     is_restartable: bool,
+    tally: Tally,
     observer: Observer,
     log: Callable[[str], object],
     max_restarts: int = MAX_RESTARTS,
 ) -> Generator[PartitionOutcome]:
-    """Yield partitions as they finish, as drive() does; when the engine has died, go on with another runner.
+    """Yield partitions as they finish, as run_in_thread() does; when the engine has died, go on with another runner.
 
-    Each runner gets what no runner before it has finished, so each partition is yielded once. The dead engine's claims
-    stay without an end, as at the end of a run: to the next runner they are deaths. `observer` hears of all runners'
-    progress as of one. `works` is read once, lazily. Each restart is told to `log`, in a line.
+    Each runner gets the partitions that no runner before it has finished, so each is yielded once. The dead engine's
+    claims stay without an end, as at the end of a run: the next runner takes them for deaths. All runners count into
+    `tally`, and `observer` sees their progress as that of one run. `all_inputs` is read once, lazily. `log` gets a line
+    for each restart.
 
-    Raises EngineDead where the engine is not restartable, where it was lost without a request that may be to blame (it
-    can't be opened, its server is away), and where it has died once more than `max_restarts` allows.
+    Raises EngineDead if the engine is not restartable, if no request in flight can be to blame (the engine can't be
+    opened, its server is away), or if it has died once more than `max_restarts` allows.
     """
     source = iter(all_inputs)
     begun: dict[int, PartitionInputs] = {}
@@ -45,17 +47,18 @@ def run_with_restarts(
 
     in_vain = 0
     while True:
-        outcomes = run_in_thread(make_runner(progress.record), itertools.chain(list(begun.values()), take()))
-        is_on = False
+        runner = make_runner(progress.record, tally)
+        outcomes = run_in_thread(runner, itertools.chain(list(begun.values()), take()))
+        is_advancing = False
         try:
             with contextlib.closing(outcomes):
                 for outcome in outcomes:
-                    is_on = True
+                    is_advancing = True
                     begun.pop(id(outcome.inputs), None)
                     yield outcome
             return
         except EngineDead as e:
-            in_vain = 1 if is_on or progress.is_on else in_vain + 1
+            in_vain = 1 if is_advancing or progress.is_advancing else in_vain + 1
             if not (is_restartable and e.took_requests_down):
                 raise
             if in_vain > max_restarts:
@@ -66,28 +69,25 @@ def run_with_restarts(
 
 
 class _Progress:
-    """Adds the progress of one runner after another up."""
+    """Adds up how many records one runner after another has done."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self._done_before = 0
         self._done = 0
-        self._tally = Tally()
-        self._last: Progress | None = None
 
     @property
-    def is_on(self) -> bool:
+    def is_advancing(self) -> bool:
         """Whether the present runner has settled a record."""
-        return self._last is not None and self._last.done > 0
+        return self._done > 0
 
     def record(self, progress: Progress) -> None:
-        self._last = progress
-        done = self._done + progress.done
-        tally = replace(self._tally)
-        tally.add(progress.tally)
-        self._observer(replace(progress, total=max(progress.total, done), done=done, tally=tally))
+        """Pass a runner's progress on as that of the whole run. Its tally is the whole run's already."""
+        self._done = progress.done
+        done = self._done_before + progress.done
+        self._observer(replace(progress, total=max(progress.total, done), done=done))
 
     def start_again(self) -> None:
-        if self._last is not None:
-            self._done += self._last.done
-            self._tally.add(self._last.tally)
-            self._last = None
+        """Begin to count another runner's records."""
+        self._done_before += self._done
+        self._done = 0

@@ -7,8 +7,8 @@ from collections.abc import Callable
 class EngineTimeMeter:
     """Processor sharing: while n requests are in the engine, each uses 1/n of its time.
 
-    `enter()` and `leave()` return a reading; the difference of a request's two readings is its share in seconds. All
-    shares add up to the time in which at least one request was in the engine.
+    `enter()` and `leave()` return a reading in seconds. The difference of a request's two readings is its part of the
+    busy time. All parts add up to the time in which at least one request was in the engine.
     Source: Kleinrock, Queueing Systems II, 1976, section 4.4 (egalitarian processor sharing).
     """
 

@@ -1,4 +1,4 @@
-"""Stops a run whose errors have surely passed their limit, so that the rest isn't spent on the same fault."""
+"""Stops a run whose errors have surely passed their limit, so that the rest isn't asked in vain."""
 
 from collections import Counter, deque
 from collections.abc import Collection
@@ -12,18 +12,18 @@ from batch_assets.reports.interval import wilson_interval
 from batch_assets.run.partition_run import Ask, PartitionInputs
 
 Z = 3.0
-"""Standard deviations: a variant whose share is at its limit is stopped by chance about once in a thousand looks."""
+"""Standard deviations. A variant whose error share is at its limit is stopped by chance in one look of a thousand."""
 
 SPREAD = 3
-"""Where some records came well, each of the latest so many times `min_records` must have too many errors: a cluster of
-up to `min_records` bad ones falls into two of these at most."""
+"""Parts of `min_records` records each. If some record was answered, each of the latest parts must have too many errors:
+a cluster of up to `min_records` bad ones falls into two parts at most."""
 
 SHOWN_CHARACTERS = 200
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What became of the records of one variant that this run has asked."""
+    """What became of those records of a variant that this run has asked."""
 
     inputs: PartitionInputs
     asked: int = 0
@@ -39,15 +39,16 @@ class ErrorLimit:
     """Counts, by variant, the records that this run has asked of the model, and those that ended in errors.
 
     A run stops once `min_records` have settled and the lower bound of the Wilson interval of the error share is above
-    `max_error_share`. The share is that of all records asked, and those in flight or waiting for their next attempt
-    count as good: failures often come back at once and answers late, so that the first to settle say little.
+    `max_error_share`. All records asked count, and those in flight or waiting for their next attempt count as good:
+    failures often come back at once and answers late, so the first to settle say little.
 
-    A cluster of up to `min_records` bad records stops no healthy run: once some record has come well, the errors must
-    be spread over the latest ones (SPREAD).
+    A cluster of up to `min_records` bad records stops no healthy run: once some record was answered, the errors must be
+    spread over the latest ones (SPREAD).
 
     Records that cost no request are not counted: empty ones, those that can't be rendered, those that took another's
-    answer. Stopping saves nothing there, they are as bad in the next run, and one strange batch would stop all others;
-    the check error_share judges them, batch by batch. Nor are those of a fallback: they are picked for being bad.
+    answer. A stop would save nothing, they would be as bad in the next run, and one strange batch would stop all
+    others. The check error_share judges them batch by batch. A fallback's records aren't counted either, because they
+    were quarantined before.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the runner is given, what it keeps of a partition under way, and what it tells of a finished one."""
+"""What the runner is given, what it keeps of a partition under way, and what it reports of a finished one."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ from batch_assets.store.results import VariantKey
 class PartitionInputs:
     """One output partition to bring up to date. `read` yields its batch's records in chunks, the same each time.
 
-    With `fallback_for`, another variant, the records are those that are quarantined there: their rows are marked, and
-    what is finished is that variant's fallback, not this one's partition.
+    `fallback_for` names another variant if this is its fallback's work. The records are then those that the other
+    variant has quarantined, their rows are marked, and what gets finished is the fallback, not a partition of its own.
     """
 
     task: Task
@@ -32,21 +32,21 @@ class PartitionInputs:
 
     @property
     def key(self) -> VariantKey:
-        """Which rows are this partition's variant's."""
+        """The key of the rows that are written."""
         return key_of(self.task, self.variant)
 
     @property
     def owner(self) -> Variant:
-        """Whose partition is worked on: it has the lease, and its name stands on what is finished."""
+        """The variant whose partition this is: it has the lease, and what is finished bears its name."""
         return self.fallback_for or self.variant
 
     def shares_rows(self, other: "PartitionInputs") -> bool:
-        """Say whether two works write the same rows, as the fallbacks of two variants do."""
+        """Say whether both write the same rows, as the fallbacks of two variants do."""
         return self.key == other.key and self.batch == other.batch
 
     @property
     def fallback_key(self) -> FallbackKey | None:
-        """Which rows are the fallback's; None where this is the variant's own work."""
+        """The key of the fallback's rows; None if this is the variant's own work."""
         if self.fallback_for is None:
             return None
         return make_fallback_key(self.task, self.fallback_for, self.variant, self.spec, self.batch)
@@ -56,12 +56,12 @@ class PartitionInputs:
 
 
 def key_of(task: Task, variant: Variant) -> VariantKey:
-    """Return which rows are a variant's."""
+    """Return the key of a variant's rows."""
     return VariantKey(task=task.name, prompt_ver=variant.prompt.prompt_ver, model_id=variant.model.model_id)
 
 
 def make_fallback_key(task: Task, own: Variant, other: Variant, spec: VariantSpec, batch: str) -> FallbackKey:
-    """Return which rows are those of the fallback `other`, of identity `spec`, for what `own` has quarantined."""
+    """Return the key of what `other`, of identity `spec`, answers as the fallback of `own`."""
     return FallbackKey(
         own=key_of(task, own),
         other=key_of(task, other),
@@ -73,7 +73,7 @@ def make_fallback_key(task: Task, own: Variant, other: Variant, spec: VariantSpe
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What happened to the records of a partition in this run. `sent` counts requests, all else records."""
+    """What happened to records in a run. `sent` counts requests, everything else records."""
 
     already_done: int = 0
     superseded: int = 0
@@ -92,7 +92,7 @@ class Tally:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class OpenPartition:
-    """A partition under way: `waiting` counts its records that are read and have no committed row yet."""
+    """A partition under way. `waiting` counts the records that are read and have no row yet."""
 
     inputs: PartitionInputs
     chunks: Iterator[Sequence[Record]]
@@ -106,10 +106,10 @@ class OpenPartition:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Ask:
-    """A record that is to be asked. `followers` ask the same; they take the answer if it is `ok`.
+    """A record that is to be asked. `followers` have the same request, and take its answer if that is `ok`.
 
-    `base` is the question as the variant asks it, `request` that of the present step of the ladder; `refused` are the
-    answers at the steps before, the last of them that of attempt `refused_attempt_id`.
+    `base` is the request of the ladder's first step, `request` that of its present step. `refused` are the answers at
+    the steps between; the last of them is that of attempt `refused_attempt_id`.
     """
 
     partition: OpenPartition
@@ -124,9 +124,9 @@ class Ask:
     failed: int = 0
     """Failed attempts at the present request in this run."""
     charged: int = 0
-    """Of the failed attempts, those that the record has to answer for."""
+    """How many of the failed attempts count against the record, not the engine."""
     climbed: int = 0
-    """Steps of the ladder in this run."""
+    """Steps of the ladder that it went up in this run."""
     attempt_id: str = ""
     engine_time_at_start: float = 0.0
     followers: "list[Ask]" = field(default_factory=list["Ask"])
@@ -141,8 +141,12 @@ class Ask:
         """Whether the present or next attempt is the first of this run."""
         return not self.failed and not self.climbed
 
+    def start_attempt(self, attempt_id: str) -> None:
+        """Begin the next attempt, which has this id."""
+        self.attempt_id = attempt_id
+
     def climb(self, refused: Refused, following: Request) -> None:
-        """Go on to the next step, since this one's answer was refused. It is another request, with tries of its own."""
+        """Go on to the ladder's next step, after a refused answer. The new request has tries of its own."""
         self.refused = (*self.refused, refused)
         self.refused_attempt_id = self.attempt_id
         self.request = following
@@ -153,9 +157,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """A finished partition, or one that was passed over because another run works on it (`leased_by` says who).
+    """A finished partition, or one that was passed over because another run works on it: `leased_by` says which.
 
-    Of a fallback's work the state is the fallback's.
+    A finished partition has a `state`, finished work of a fallback a `fallback`.
     """
 
     inputs: PartitionInputs

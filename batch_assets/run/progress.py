@@ -1,4 +1,4 @@
-"""How far a run is, in words, and how long it will take yet."""
+"""Says in words how far a run is, and estimates how long it will take yet."""
 
 import time
 from collections import deque
@@ -8,10 +8,10 @@ from dataclasses import replace
 from batch_assets.run.partition_run import Progress
 
 _VISIBLE = dict.fromkeys((*range(32), *range(127, 160)), " ")
-"""A server's words may hold control characters, which a terminal would obey."""
+"""Control characters, each with a space in its place: a terminal would obey those in a server's message."""
 
 WINDOW_S = 180.0
-"""The time left goes by the rate of the last three minutes: prompts get longer, and servers slower."""
+"""The time left is estimated from so many last seconds, since prompts get longer and servers slower."""
 
 SAMPLE_EVERY_S = 1.0
 ENOUGH_ANSWERS = 8
@@ -19,14 +19,14 @@ LOG_EVERY_S = 10.0
 
 
 class Pace:
-    """The rate at which a run's requests are answered, over the last minutes; the engine's start is not in it."""
+    """The rate at which a run's requests are answered, over the last minutes. The engine's start doesn't count."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
 
-    def note(self, progress: Progress) -> None:
-        """Take a reading in; cheap enough to be called for each. A start of the engine begins anew."""
+    def record(self, progress: Progress) -> None:
+        """Take a reading in. It may be called at any rate. A start of the engine begins the measurement anew."""
         if progress.is_starting:
             self._samples.clear()
             return
@@ -40,7 +40,7 @@ class Pace:
 
     @property
     def per_s(self) -> float | None:
-        """Records per second; None while there are too few answers to tell."""
+        """Records per second; None while there are too few answers to compute it."""
         if not self._samples:
             return None
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -49,13 +49,13 @@ class Pace:
         return (last - first) / (last_at - first_at)
 
     def left_s(self, progress: Progress) -> float | None:
-        """Return the seconds until all is done at this rate; None where the rate or the total isn't known."""
+        """Return the seconds until all is done at this rate; None if the rate or the total isn't known."""
         rate, left = self.per_s, progress.total - progress.done
         return left / rate if rate and left > 0 else None
 
 
 class ProgressLog:
-    """Writes a line into a run's log, at most one in ten seconds beside those of the engine's start and pauses."""
+    """Writes lines into a run's log: at the engine's start, when a pause begins or ends, and else every LOG_EVERY_S."""
 
     def __init__(self, log: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -65,8 +65,8 @@ class ProgressLog:
         self._is_paused = False
 
     def observe(self, progress: Progress) -> None:
-        """Hear how far the run is."""
-        self._pace.note(progress)
+        """Take a reading in, and write a line if one is due."""
+        self._pace.record(progress)
         is_paused = progress.pause_s is not None
         is_news = progress.is_starting or is_paused != self._is_paused
         if is_news or self._clock() - self._logged_at >= LOG_EVERY_S:
@@ -75,7 +75,7 @@ class ProgressLog:
 
 
 def count_all(progress: Progress) -> Progress:
-    """Return the progress of a run whose total is that of all records: those that need nothing are done too."""
+    """Return the progress with records that need nothing counted as done, for a run whose total includes them."""
     done = progress.done + progress.tally.already_done + progress.tally.superseded
     return replace(progress, done=done, total=max(progress.total, done))
 
@@ -100,20 +100,20 @@ def format_progress(progress: Progress, left_s: float | None) -> str:
 
 
 def format_pause(pause_s: float) -> str:
-    """Return what a run does that has stopped sending: `the server is failing: pausing, next probe in 4 s`."""
+    """Return a line about a pause, as `the server is failing: pausing, next probe in 4 s`."""
     probe = f"next probe in {format_duration(pause_s)}" if pause_s else "the next probe is due"
     return f"the server is failing: pausing, {probe}"
 
 
 def format_failure(progress: Progress) -> str:
-    """Return why a run is paused, `the last failure: HTTP 503: …`; empty while it isn't."""
+    """Return why a run is paused, as `the last failure: HTTP 503: …`; empty while it isn't."""
     if progress.pause_s is None or not progress.failure:
         return ""
     return "the last failure: " + " ".join(progress.failure.translate(_VISIBLE).split())[:200]
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as a person says it: `40 s`, `6 min`, `2 h 10 min`, `3 d 4 h`."""
+    """Return a duration for a person: `40 s`, `6 min`, `2 h 10 min`, `3 d 4 h`."""
     if seconds < 60:
         return f"{max(1, round(seconds))} s"
     minutes = round(seconds / 60)

@@ -1,10 +1,10 @@
-"""What is sent next: fresh records first, failed ones when their backoff is over, suspects last and alone."""
+"""Decides what is sent next: failed records whose backoff is over, then fresh ones, suspects last and alone."""
 
 import heapq
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batch_assets.run.partition_run import Ask
 from batch_assets.run.retry_budget import RetryBudget
@@ -13,7 +13,13 @@ from batch_assets.run.retry_budget import RetryBudget
 class SendQueue:
     """Asks that wait. Equal requests are asked once: the first leads, the others follow it."""
 
-    def __init__(self, budget: RetryBudget | None = None, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        budget: RetryBudget | None = None,
+        rng: random.Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self._budget = budget or RetryBudget()
         self._rng = rng or random.Random()
         self._ready: deque[Ask] = deque()
@@ -36,7 +42,7 @@ class SendQueue:
         return len(self._delayed)
 
     def add(self, ask: Ask) -> None:
-        """Take an ask in; it follows one with the same request key that is waiting or in flight."""
+        """Take an ask in. If one with the same request key waits or is in flight, the new one follows it."""
         leader = self._leaders.setdefault(ask.request.request_key, ask)
         if leader is not ask:
             leader.followers.append(ask)
@@ -44,19 +50,19 @@ class SendQueue:
             self._put(ask)
 
     def delay(self, ask: Ask, wait_s: float) -> None:
-        """Take a failed ask back, to be sent after its backoff and paid from the run's retry budget.
+        """Take a failed ask back. It is sent when its backoff is over and the run's retry budget pays for it.
 
-        Until then it holds no place in the window.
+        It takes up no place in the window until then.
         """
         self._number += 1
-        heapq.heappush(self._delayed, (time.monotonic() + wait_s, self._number, ask))
+        heapq.heappush(self._delayed, (self._clock() + wait_s, self._number, ask))
 
     def choose(self, free: int, in_flight: Sequence[Ask], *, is_last: bool, is_probe: bool = False) -> list[Ask]:
-        """Return up to `free` asks to send now; a probe is any one of them, by chance.
+        """Return up to `free` asks to send now. A probe is picked at random.
 
-        A suspect goes only when nothing else is left (`is_last`: no more will come) and nothing is in flight.
+        A suspect is sent only if nothing else is left (`is_last` says that no more will come) and nothing is in flight.
         """
-        at = time.monotonic()
+        at = self._clock()
         due: list[Ask] = []
         while self._delayed and self._delayed[0][0] <= at and self._budget.take():
             due.append(heapq.heappop(self._delayed)[2])
@@ -72,7 +78,7 @@ class SendQueue:
         return chosen
 
     def settle(self, ask: Ask, *, is_shared: bool) -> list[Ask]:
-        """Forget a settled ask; return the followers that take its answer, or let the first of them ask next."""
+        """Forget a settled ask; return the followers that take its answer. If none may, the first of them asks next."""
         del self._leaders[ask.request.request_key]
         followers, ask.followers = ask.followers, []
         if is_shared or not followers:
@@ -83,8 +89,8 @@ class SendQueue:
         return []
 
     def next_due_s(self) -> float | None:
-        """Return the seconds until the first backoff ends and is paid for, or None where nothing waits for one."""
-        return max(self._budget.wait_s(), self._delayed[0][0] - time.monotonic()) if self._delayed else None
+        """Return the seconds until the first backoff ends and is paid for, or None if nothing waits for one."""
+        return max(self._budget.wait_s(), self._delayed[0][0] - self._clock()) if self._delayed else None
 
     def _put(self, ask: Ask, *, is_first: bool = False) -> None:
         queue = self._suspects if ask.is_suspect else self._ready

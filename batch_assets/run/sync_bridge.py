@@ -16,8 +16,8 @@ _T = TypeVar("_T")
 
 
 class _Loop:
-    """A loop in its thread. Waited for by an event, not by Thread.join(): where a signal ends that, Python 3.11 takes
-    the thread for ended."""
+    """A loop in its thread. An event says when it is over. Thread.join() doesn't: if a signal interrupts a join, Python
+    3.11 takes the thread for ended."""
 
     def __init__(self) -> None:
         self.cancel: Future[Callable[[], object]] = Future()
@@ -44,8 +44,8 @@ def run_in_thread(runner: Runner, all_inputs: Iterable[PartitionInputs]) -> Gene
     """Yield partitions as they finish. The loop has a thread of its own and goes on while the caller reports them.
 
     When the caller is interrupted (a signal, an error, a closed generator) the run is cancelled, flushes, and is waited
-    for; then the interruption goes on. A second interruption ends that wait. Not an async asset: Dagster gives that
-    only GeneratorExit when a run is terminated, and nothing can be awaited then.
+    for; then the interruption goes on. A second interruption ends that wait. An async asset would not do: Dagster
+    closes it with GeneratorExit when a run is terminated, and nothing can be awaited then.
     """
     outcomes: queue.SimpleQueue[PartitionOutcome | BaseException | None] = queue.SimpleQueue()
     running = _Loop()
@@ -85,9 +85,9 @@ def run_in_thread(runner: Runner, all_inputs: Iterable[PartitionInputs]) -> Gene
 
 
 def end_runs() -> bool:
-    """End what is under way, as an interruption does whose generators nobody has closed; say whether all has ended.
+    """End the runs whose generators nobody has closed, as an interruption would; say whether all have ended.
 
-    It has not where a second interruption has ended the wait for it: its threads would hold up the process's end.
+    A run has not ended if a second interruption has ended the wait for it. Its threads then delay the process's end.
     """
     for running in list(_under_way):
         if running.is_abandoned:
@@ -97,7 +97,7 @@ def end_runs() -> bool:
 
 
 def _take(outcomes: queue.SimpleQueue[_T]) -> _T:
-    """Wait for the next outcome in short steps, since a signal that another thread got doesn't end a long wait."""
+    """Wait for the next outcome, in short steps: a signal that another thread got doesn't end a long wait."""
     while True:
         with contextlib.suppress(queue.Empty):
             return outcomes.get(timeout=POLL_S)

@@ -1,13 +1,11 @@
-"""What a record needs: nothing, a new judgement of a stored answer, an answer that is there already, or a request."""
+"""Decides what a record needs: nothing, a new judgement of a stored answer, an answer that exists, or a request."""
 
-import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import sqlalchemy as sa
 from jinja2 import TemplateError
 
-from batch_assets.core.acceptance import Verdict, accept
+from batch_assets.core.acceptance import Verdict
 from batch_assets.core.attempts import (
     QUARANTINE_DEATHS_ALONE,
     SUSPECT_DEATHS,
@@ -19,18 +17,12 @@ from batch_assets.core.classification import RecordNeed, RowState, classify, is_
 from batch_assets.core.identity import request_key
 from batch_assets.core.records import Record, input_hash, is_blank
 from batch_assets.core.requests import Request
-from batch_assets.run.attempt_history import ResumePoint, find_deaths, find_resume_point, judge
+from batch_assets.run.attempt_history import ResumePoint, find_deaths, find_resume_point, judge, judge_again
 from batch_assets.run.partition_run import Ask, OpenPartition, PartitionInputs, Tally
-from batch_assets.store.database import Database, now
-from batch_assets.store.results import (
-    PastAttempt,
-    Result,
-    find_answers,
-    load_attempts,
-    load_foreign,
-    load_history,
-    load_states,
-)
+from batch_assets.run.result_rows import build_error_row, build_row
+from batch_assets.store.database import Database
+from batch_assets.store.known_records import KnownRecords, read_known_records
+from batch_assets.store.results import PastAttempt, Result
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +36,7 @@ class Triaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """A record of this batch, what it needs, and its row if that is of the same record, prompt and model."""
+    """A record that this batch owns, what it needs, and its row if that is of the same record, prompt and model."""
 
     record: Record
     hash: str
@@ -54,7 +46,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A record that has no valid row. `is_retry`: the row stands, and the operator wants it asked again."""
+    """A record that may have to be asked. `is_retry`: it has a valid row, and the operator wants it asked again."""
 
     record: Record
     hash: str
@@ -63,7 +55,7 @@ class _Candidate:
 
 
 class Triage:
-    """Sorts chunks of records. Reads the store, writes nothing."""
+    """Sorts chunks of records. It reads the store and writes nothing."""
 
     def __init__(self, database: Database, run_id: str, retry: RetryMode) -> None:
         self._database = database
@@ -74,38 +66,42 @@ class Triage:
         """Sort one chunk and count it."""
         inputs = partition.inputs
         triaged = Triaged()
-        with self._database.read() as connection:
-            known = self._look_up(connection, inputs, records, triaged)
+        with read_known_records(self._database) as store:
+            known = self._look_up(store, inputs, records, triaged)
             outdated = {k.record.item_id: k.state for k in known if k.state and _is_outdated(inputs, k.state)}
-            past = load_attempts(connection, [s.attempt_id for s in outdated.values() if s.attempt_id])
+            past = store.load_attempts([s.attempt_id for s in outdated.values() if s.attempt_id])
             refused = [i for i, s in outdated.items() if s.status is Status.INVALID and s.attempts > 1]
-            steps = load_history(connection, inputs.key, refused)
+            steps = store.load_history(inputs.key, refused)
             candidates = [c for k in known if (c := self._sort(inputs, k, past, steps, triaged)) is not None]
-            history = load_history(connection, inputs.key, [c.record.item_id for c in candidates])
-            answers = self._find_answers(connection, [c.request.request_key for c in candidates])
+            history = store.load_history(inputs.key, [c.record.item_id for c in candidates])
+            answers = self._find_answers(store, [c.request.request_key for c in candidates])
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
-            self._settle(partition, candidate, own, answers.get(candidate.request.request_key), triaged)
+            self._reuse_or_ask(partition, candidate, own, answers.get(candidate.request.request_key), triaged)
         return triaged
 
     def find_step_answers(self, asks: Sequence[Ask]) -> dict[str, tuple[Verdict, str]]:
-        """Return the accepted answers that there are to asks' present requests, with their attempts, by request key."""
-        with self._database.read() as connection:
-            past = self._find_answers(connection, [a.request.request_key for a in asks])
+        """Return stored answers to the present requests of `asks` that are accepted now.
+
+        By request key: the verdict and the id of the attempt that answered. Keys without one are absent.
+        """
+        with read_known_records(self._database) as store:
+            past = self._find_answers(store, [a.request.request_key for a in asks])
         all_inputs = {a.request.request_key: a.partition.inputs for a in asks}
         judged = {key: (judge(attempt, all_inputs[key]), attempt.attempt_id) for key, attempt in past.items()}
         return {key: found for key, found in judged.items() if found[0].status is Status.OK}
 
-    def _find_answers(self, connection: sa.Connection, keys: Sequence[str]) -> dict[str, PastAttempt]:
-        """Return earlier answers. Asked anew means without earlier runs' ones; in one run, equals are asked once."""
-        return find_answers(connection, keys, self._run_id if self._retry is RetryMode.ALL else None)
+    def _find_answers(self, store: KnownRecords, keys: Sequence[str]) -> dict[str, PastAttempt]:
+        """Return earlier answers. If all is asked anew, only this run's own count: it asks equal requests once."""
+        return store.find_answers(keys, self._run_id if self._retry is RetryMode.ALL else None)
 
     def _look_up(
-        self, connection: sa.Connection, inputs: PartitionInputs, records: Sequence[Record], triaged: Triaged
+        self, store: KnownRecords, inputs: PartitionInputs, records: Sequence[Record], triaged: Triaged
     ) -> list[_Known]:
+        """Classify the records that this batch owns; count the others as superseded."""
         ids = [r.item_id for r in records]
-        foreign = load_foreign(connection, inputs.task.name, inputs.batch, ids)
-        states = load_states(connection, inputs.key, ids)
+        foreign = store.load_superseded(inputs.task.name, inputs.batch, ids)
+        states = store.load_states(inputs.key, ids)
         triaged.tally.superseded += len(foreign)
         known: list[_Known] = []
         for record in records:
@@ -127,9 +123,10 @@ class Triage:
         steps: Mapping[str, Sequence[PastAttempt]],
         triaged: Triaged,
     ) -> _Candidate | None:
-        """Return what is to be asked; else the row stands, or is judged again where the rules have changed.
+        """Return the record as a candidate if it may have to be asked; else count it or give it its row.
 
-        What the operator wants asked again is judged again first: an answer that is acceptable now costs no request.
+        A row that other rules judged is judged again first, even if the operator wants it asked again: an answer that
+        is acceptable now costs no request.
         """
         state = known.state
         if state is None:
@@ -151,18 +148,22 @@ class Triage:
         return None
 
     def _render(self, inputs: PartitionInputs, known: _Known, triaged: Triaged, *, is_retry: bool) -> _Candidate | None:
-        """Render a record, or give it its row where there is nothing to ask."""
+        """Render a record's request; if there is nothing to ask, give the record its row instead."""
         prompt, record, found = inputs.variant.prompt, known.record, known.hash
         blank = _find_blank(inputs, record)
         if blank:
             words = f"nothing to ask: {', '.join(blank)} is empty"
-            triaged.results.append(self.error(inputs, record.item_id, found, ErrorKind.EMPTY_INPUT, words))
+            triaged.results.append(
+                build_error_row(inputs, record.item_id, found, ErrorKind.EMPTY_INPUT, words, run_id=self._run_id)
+            )
             return None
         try:
             messages = prompt.render(record)
         except TemplateError as e:
             words = f"{prompt.path.name} can't be rendered: {e}"
-            triaged.results.append(self.error(inputs, record.item_id, found, ErrorKind.RENDER, words))
+            triaged.results.append(
+                build_error_row(inputs, record.item_id, found, ErrorKind.RENDER, words, run_id=self._run_id)
+            )
             return None
         request = Request(
             request_key=request_key(messages, inputs.spec),
@@ -172,7 +173,7 @@ class Triage:
         )
         return _Candidate(record=record, hash=found, request=request, is_retry=is_retry)
 
-    def _settle(
+    def _reuse_or_ask(
         self,
         partition: OpenPartition,
         candidate: _Candidate,
@@ -180,9 +181,9 @@ class Triage:
         answer: PastAttempt | None,
         triaged: Triaged,
     ) -> None:
-        """Take an earlier answer where one stands, else ask; a record that dies alone again and again is not asked.
+        """Take an earlier answer if there is one, else ask. A record that keeps killing the engine is not asked.
 
-        What is asked is the step of the ladder that comes after the record's own earlier answers.
+        The request is that of the ladder's step after the record's own earlier answers.
         """
         inputs, key = partition.inputs, candidate.request.request_key
         own = [a for a in history if a.base_key == key]
@@ -200,9 +201,9 @@ class Triage:
         if not candidate.is_retry and sum(a.is_alone for a in deaths) >= QUARANTINE_DEATHS_ALONE:
             words = f"the engine died {len(deaths)} times with this record in flight, the last times with it alone"
             triaged.results.append(
-                self.error(
+                build_error_row(
                     inputs, candidate.record.item_id, candidate.hash, ErrorKind.KILLS_ENGINE, words,
-                    request_key=key, attempts=len(own), attempt_id=deaths[-1].attempt_id,
+                    run_id=self._run_id, request_key=key, attempts=len(own), attempt_id=deaths[-1].attempt_id,
                 )
             )  # fmt: skip
             return
@@ -228,7 +229,11 @@ class Triage:
         answer: PastAttempt | None,
         attempts: int,
     ) -> Result | None:
-        """Return the row that earlier attempts give: where its own ended for good, or anyone's answer if it is `ok`."""
+        """Return the row that earlier attempts give, or None.
+
+        The record's own attempts give one if they ended for good. Anyone's answer gives one if it is `ok`, and is
+        preferred to an own row that isn't.
+        """
         result = None
         if resume_point.verdict is not None and resume_point.last is not None:
             result = self._reuse(inputs, candidate, resume_point.last, resume_point.verdict, attempts)
@@ -240,11 +245,12 @@ class Triage:
     def _reuse(
         self, inputs: PartitionInputs, candidate: _Candidate, past: PastAttempt, verdict: Verdict, attempts: int
     ) -> Result:
-        return self.row(
+        return build_row(
             inputs,
             candidate.record.item_id,
             candidate.hash,
             verdict,
+            run_id=self._run_id,
             request_key=candidate.request.request_key,
             attempts=attempts,
             attempt_id=past.attempt_id,
@@ -260,93 +266,22 @@ class Triage:
         past: Mapping[str, PastAttempt],
         steps: Sequence[PastAttempt],
     ) -> Result | None:
-        """Judge a row's stored completion under the present rules; an error without one stands.
-
-        Where it is refused, that of another step of the ladder may be accepted now: the first such is taken. None where
-        the completion of an answer is gone: that must not pass as judged.
-        """
-        attempt = past.get(state.attempt_id or "")
-        if attempt is not None and attempt.completion is not None:
-            verdict = accept(attempt.completion, inputs.task)
-            for other in steps if verdict.status is not Status.OK else ():
-                if other.base_key != state.request_key or other.completion is None:
-                    continue
-                found = accept(other.completion, inputs.task)
-                if found.status is Status.OK:
-                    verdict = found
-                    state = replace(
-                        state, attempt_id=other.attempt_id, ladder_step=other.ladder_step, reused_from=None
-                    )  # fmt: skip
-                    break
-        elif state.status is Status.ERROR:
-            verdict = Verdict(status=state.status, error_kind=state.error_kind, error=state.error)
-        else:
+        """Return the row under the present rules, or None if the stored answer is gone."""
+        found = judge_again(inputs, state, past.get(state.attempt_id or ""), steps)
+        if found is None:
             return None
-        return self.row(
+        verdict, state = found
+        return build_row(
             inputs,
             item_id,
             state.input_hash,
             verdict,
+            run_id=self._run_id,
             request_key=state.request_key,
             attempts=state.attempts,
             attempt_id=state.attempt_id,
             ladder_step=state.ladder_step,
             reused_from=state.reused_from,
-        )
-
-    def error(
-        self,
-        inputs: PartitionInputs,
-        item_id: str,
-        found: str,
-        kind: ErrorKind,
-        words: str,
-        *,
-        request_key: str | None = None,
-        attempts: int = 0,
-        attempt_id: str | None = None,
-    ) -> Result:
-        """Return the row of a record that has no answer."""
-        verdict = Verdict(status=Status.ERROR, error_kind=kind, error=words[:500])
-        return self.row(
-            inputs, item_id, found, verdict, request_key=request_key, attempts=attempts, attempt_id=attempt_id
-        )
-
-    def row(
-        self,
-        inputs: PartitionInputs,
-        item_id: str,
-        found: str,
-        verdict: Verdict,
-        *,
-        request_key: str | None,
-        attempts: int,
-        attempt_id: str | None,
-        ladder_step: int = 0,
-        reused_from: str | None = None,
-        at: dt.datetime | None = None,
-    ) -> Result:
-        """Return the row that a verdict makes."""
-        return Result(
-            key=inputs.key,
-            item_id=item_id,
-            batch=inputs.batch,
-            status=verdict.status,
-            payload=verdict.payload,
-            error_kind=verdict.error_kind,
-            error=verdict.error,
-            attempts=attempts,
-            input_hash=found,
-            request_spec=inputs.spec.request_spec,
-            accept_spec=inputs.spec.accept_spec,
-            request_key=request_key,
-            attempt_id=attempt_id,
-            ladder_step=ladder_step,
-            is_fallback=inputs.fallback_for is not None,
-            owner=inputs.owner.key,
-            reused_from=reused_from,
-            run_id=self._run_id,
-            updated_at=at or now(),
         )
 
 
@@ -355,7 +290,7 @@ def _is_outdated(inputs: PartitionInputs, state: RowState) -> bool:
 
 
 def _find_blank(inputs: PartitionInputs, record: Record) -> Sequence[str]:
-    """Return the fields for whose emptiness there is nothing to ask; none where there is something."""
+    """Return the fields whose emptiness leaves nothing to ask; empty if there is something to ask."""
     fields = inputs.variant.prompt.fields
     missing = [f for f in inputs.task.required_fields if f in fields and is_blank(record, [f])]
     return missing or (fields if is_blank(record, fields) else ())

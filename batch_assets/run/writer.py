@@ -1,8 +1,6 @@
-"""What is still to be written, and the one thread that talks to the store."""
+"""Keeps what is still to be written, and owns the one thread that writes to the store."""
 
 import asyncio
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -23,11 +21,11 @@ from batch_assets.store.results import Claim, Ending, Group, Result, write_group
 _T = TypeVar("_T")
 RELEASED = "released"
 _EXCUSES = (EngineDead, PartitionLeased, StoreError)
-"""Not the partitions' fault, nor is an interruption, which is no Exception, or a database that went away."""
+"""Errors that are not the partitions' fault. Neither are an interruption and a lost connection to the database."""
 
 
 class Writer:
-    """Ends and rows since the last commit; claims are written with them. A result is done when it is committed."""
+    """Collects the ends and rows since the last commit, and writes them together with the next claims."""
 
     def __init__(self, database: Database, run_id: str) -> None:
         self.leases = LeaseBook(database, run_id)
@@ -36,11 +34,10 @@ class Writer:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         self._group = Group()
         self._answers: dict[str, tuple[Verdict, str]] = {}
-        self._number = 0
 
     @property
     def is_clean(self) -> bool:
-        """Say whether all is committed."""
+        """Whether all is committed."""
         return not self._group
 
     @property
@@ -48,12 +45,12 @@ class Writer:
         """How many rows wait for the next commit."""
         return len(self._group.results)
 
-    async def call(self, call: Callable[[], _T]) -> _T:
-        """Run what reads or writes the store in its thread, so that the loop goes on."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
+    async def call(self, function: Callable[[], _T]) -> _T:
+        """Run a call in the store's thread, so that the event loop goes on."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     def end(self, ask: Ask, verdict: Verdict, engine_s: float, completion: Completion | None = None) -> None:
-        """Note the end of an attempt."""
+        """Record the end of an attempt."""
         self._group.endings.append(
             Ending(
                 attempt_id=ask.attempt_id,
@@ -67,31 +64,31 @@ class Writer:
         )
 
     def release(self, ask: Ask, completion: Completion | None = None) -> None:
-        """Note that an attempt was given back without a verdict; its answer, if there is one, is kept."""
+        """Record that an attempt was given back without a verdict; its answer, if there is one, is kept."""
         self._group.endings.append(
             Ending(attempt_id=ask.attempt_id, outcome=RELEASED, ended_at=now(), completion=completion)
         )
 
     def add(self, result: Result) -> None:
-        """Note a row."""
+        """Record a row."""
         self._group.results.append(result)
 
     def remember(self, request_key: str, verdict: Verdict, attempt_id: str) -> None:
-        """Know an answer until the store does."""
+        """Keep an answer at hand until it is committed."""
         self._answers[request_key] = (verdict, attempt_id)
 
     def recall(self, request_key: str) -> tuple[Verdict, str] | None:
-        """Return an answer since the last commit, with its attempt; None where there was none."""
+        """Return the verdict and attempt id of an answer since the last commit; None if there was none."""
         return self._answers.get(request_key)
 
-    async def commit(self, asks: Sequence[Ask]) -> None:
-        """Write ends, rows and the claims of `asks` in one transaction. What fails to be written is kept.
+    async def commit(self, claims: Sequence[Claim]) -> None:
+        """Write ends, rows and `claims` in one transaction. What fails to be written is kept for the next.
 
-        Rows of a partition that another run has taken over are left out, since they are that run's to write; asks are
-        then not to be sent: PartitionLeased.
+        Rows of a partition that another run has taken over are left out: that run writes them. Claims are left out
+        then, too, and none of their requests may be sent: raises PartitionLeased if there are any.
         """
         group, self._group, self._answers = self._group, Group(), {}
-        group.claims = [self._claim(ask) for ask in asks]
+        group.claims = list(claims)
         if not group:
             return
         try:
@@ -100,15 +97,15 @@ class Writer:
             self._group.results = group.results + self._group.results
             self._group.endings = group.endings + self._group.endings
             raise
-        if asks:
-            _refuse(lost)
+        if claims:
+            _raise_if_lost(lost)
 
     async def start(self, inputs: PartitionInputs) -> None:
-        """Take the lease of a partition, and count a start that has yet to come to its end. Raises PartitionLeased."""
+        """Take the lease of a partition, and count it as failed until it is finished. Raises PartitionLeased."""
         await self.call(lambda: self._start(inputs))
 
     async def give_up(self, error: BaseException) -> None:
-        """Free all leases. What was started and isn't finished has failed, or is excused: see `_EXCUSES`."""
+        """Free all leases. Partitions that aren't finished have failed, unless the error excuses them: `_EXCUSES`."""
         await self.call(lambda: self._give_up(error))
 
     async def finish(self, partition: OpenPartition) -> PartitionOutcome:
@@ -120,11 +117,11 @@ class Writer:
         self._thread.shutdown()
 
     def _write(self, group: Group) -> set[tuple[str, str, str]]:
-        """Write a group, but for what belongs to a run that took a partition over; return what is lost."""
+        """Write a group without the rows of lost partitions; return the (task, batch, variant) of these."""
         with self._database.write() as connection:
             lost = self.leases.find_lost_in(connection)
             if lost:
-                group.claims = []  # of asks that will not be sent: the run stops
+                group.claims = []  # their requests will not be sent: the run stops
                 group.results = [r for r in group.results if not _is_lost(r, lost)]
             write_group(connection, group)
         return lost
@@ -151,7 +148,7 @@ class Writer:
         state, fallback = None, None
         with self._database.write() as connection:
             lost = self.leases.find_lost_in(connection)
-            _refuse(lost & {(inputs.task.name, inputs.batch, inputs.owner.key)})
+            _raise_if_lost(lost & {(inputs.task.name, inputs.batch, inputs.owner.key)})
             if inputs.fallback_key is not None:
                 fallback = finish_fallback(
                     connection,
@@ -174,26 +171,6 @@ class Writer:
             clear_failures(connection, inputs.task.name, _step(inputs), [str(inputs)])
         return PartitionOutcome(inputs=inputs, tally=partition.tally, state=state, fallback=fallback)
 
-    def _claim(self, ask: Ask) -> Claim:
-        self._number += 1
-        # Sorts by time within a process and between them; 40 random bits keep two processes apart.
-        ask.attempt_id = f"{time.time_ns() // 1000:014x}{self._number % 0x100000:05x}{secrets.token_hex(5)}"
-        inputs = ask.partition.inputs
-        return Claim(
-            attempt_id=ask.attempt_id,
-            key=inputs.key,
-            item_id=ask.item_id,
-            batch=inputs.batch,
-            request_key=ask.request.request_key,
-            base_key=ask.base.request_key,
-            ladder_step=ask.request.step,
-            attempt=ask.attempt,
-            is_alone=ask.is_suspect,
-            parameters=ask.request.sampling.model_dump(mode="json", exclude_defaults=True),
-            run_id=self._run_id,
-            started_at=now(),
-        )
-
 
 def _step(inputs: PartitionInputs) -> Step:
     return Step.OUTPUTS if inputs.fallback_for is None else Step.FALLBACKS
@@ -204,7 +181,7 @@ def _is_lost(row: Result, lost: set[tuple[str, str, str]]) -> bool:
     return (row.key.task, row.batch, row.owner or variant_key(row.key.prompt_ver, row.key.model_id)) in lost
 
 
-def _refuse(lost: set[tuple[str, str, str]]) -> None:
+def _raise_if_lost(lost: set[tuple[str, str, str]]) -> None:
     if lost:
         names = ", ".join(f"{batch}|{variant}" for _, batch, variant in sorted(lost))
         raise PartitionLeased(f"another run took {names} over: the lease had expired")

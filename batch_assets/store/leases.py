@@ -7,6 +7,7 @@ process that lives keeps its leases. Of another host's process only time tells.
 import datetime as dt
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -93,7 +94,10 @@ def _is_held(row: sa.RowMapping, at: dt.datetime) -> bool:
 class LeaseBook:
     """The leases of one run. Times come from this host's clock; hosts that share a store should agree to seconds."""
 
-    def __init__(self, database: Database, run_id: str, lease_s: float = LEASE_S) -> None:
+    def __init__(
+        self, database: Database, run_id: str, lease_s: float = LEASE_S, clock: Callable[[], dt.datetime] = now
+    ) -> None:
+        self._clock = clock
         self._database = database
         self._run_id = run_id
         self._lease_s = lease_s
@@ -107,7 +111,7 @@ class LeaseBook:
             with self._database.write() as connection:
                 row = connection.execute(sa.select(leases).where(*where).with_for_update()).mappings().first()
                 if row is not None:
-                    if row["run_id"] != self._run_id and _is_held(row, now()):
+                    if row["run_id"] != self._run_id and _is_held(row, self._clock()):
                         raise PartitionLeased(
                             f"{task} {batch}|{variant}: run {row['run_id']} works on it (pid {row['pid']} on "
                             f"{row['host']}, lease until {row['expires_at']:%H:%M:%S} UTC)"
@@ -157,7 +161,7 @@ class LeaseBook:
         self._taken.discard((task, batch, variant))
 
     def _expiry(self) -> dt.datetime:
-        return now() + dt.timedelta(seconds=self._lease_s)
+        return self._clock() + dt.timedelta(seconds=self._lease_s)
 
 
 class Live(NamedTuple):
@@ -167,10 +171,12 @@ class Live(NamedTuple):
     place: str
 
 
-def load_live(connection: sa.Connection, task: str) -> dict[tuple[str, str], Live]:
-    """Return the partitions that live runs work on, by (batch, variant). What can be taken over isn't there."""
+def load_live(
+    connection: sa.Connection, task: str, clock: Callable[[], dt.datetime] = now
+) -> dict[tuple[str, str], Live]:
+    """Return the partitions that live runs work on, by (batch, variant). Those that can be taken over are absent."""
     rows = connection.execute(sa.select(leases).where(leases.c.task == task)).mappings()
-    at = now()
+    at = clock()
     held = (r for r in rows if _is_held(r, at))
     return {(r["batch"], r["variant"]): Live(r["run_id"], f"pid {r['pid']} on {r['host']}") for r in held}
 

@@ -22,13 +22,13 @@ from factories import (
 
 from batch_assets.core.acceptance import Verdict
 from batch_assets.core.asset_names import VALIDATED_RESULTS
-from batch_assets.core.attempts import ErrorKind, Ladder, RetryMode, Status
+from batch_assets.core.attempts import ErrorKind, Ladder, Status
 from batch_assets.core.errors import NotReadyError
 from batch_assets.core.partition_keys import PartitionKey
 from batch_assets.core.tasks import Thresholds
 from batch_assets.pipeline.partition_inputs import build_fallback_inputs, build_inputs
 from batch_assets.pipeline.validated_frame import write_validated_frame
-from batch_assets.run.triage import Triage
+from batch_assets.run.result_rows import build_row
 from batch_assets.run.writer import Writer
 from batch_assets.store.leases import LeaseBook
 from batch_assets.store.tables import results
@@ -139,17 +139,19 @@ def test_rows_of_one_fallback_stand_though_another_of_the_batch_lost_its_lease(s
     database = stage.platform.database
     all_inputs = [build_fallback_inputs(task, stage.platform, PartitionKey("b1", v)) for v in ("v1--m1", "v2--m1")]
     first, second = (w for w in all_inputs if w is not None)
-    ledger = Writer(database, "mine")
+    writer = Writer(database, "mine")
     for inputs in (first, second):
-        ledger.leases.acquire("t", "b1", inputs.owner.key)
+        writer.leases.acquire("t", "b1", inputs.owner.key)
     LeaseBook(database, "mine").release("t", "b1", first.owner.key)
     LeaseBook(database, "other").acquire("t", "b1", first.owner.key)
-    preparer = Triage(database, "mine", RetryMode.NONE)
     for inputs in (first, second):
         verdict = Verdict(status=Status.INVALID, error_kind=ErrorKind.SCHEMA, error="no")
-        ledger.add(preparer.row(inputs, "r0001", "0" * 24, verdict, request_key=None, attempts=1, attempt_id=None))
-    asyncio.run(ledger.commit([]))
-    ledger.close()
+        row = build_row(
+            inputs, "r0001", "0" * 24, verdict, run_id="mine", request_key=None, attempts=1, attempt_id=None
+        )
+        writer.add(row)
+    asyncio.run(writer.commit([]))
+    writer.close()
     assert load_rows(database, "v1", "big") == {}
     assert list(load_rows(database, "v2", "big")) == ["r0001"]
 

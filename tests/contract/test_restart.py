@@ -21,7 +21,7 @@ from factories import (
 from batch_assets.core.errors import EngineDead
 from batch_assets.run.engine_restarts import MAX_RESTARTS, run_with_restarts
 from batch_assets.run.loop import Observer, Runner, RunnerOptions
-from batch_assets.run.partition_run import PartitionInputs, PartitionOutcome, Progress
+from batch_assets.run.partition_run import PartitionInputs, PartitionOutcome, Progress, Tally
 from batch_assets.store.database import Database
 
 DEATH = EngineDead("the engine is gone", took_requests_down=True)
@@ -34,6 +34,7 @@ class Restarts:
     def __init__(self, database: Database, engine: ScriptedEngine, *, max_in_flight: int = 4, total: int = 0) -> None:
         self.log: list[str] = []
         self.progress: list[Progress] = []
+        self.tally = Tally()
         self.outcomes: list[PartitionOutcome] = []
         self._database, self._engine, self._total = database, engine, total
         self._options = RunnerOptions(max_in_flight=max_in_flight, group_s=0.0)
@@ -41,14 +42,16 @@ class Restarts:
     def start(
         self, all_inputs: Iterator[PartitionInputs] | list[PartitionInputs], *, is_restartable: bool = True
     ) -> Generator[PartitionOutcome]:
-        def make(observer: Observer) -> Runner:
+        def make(observer: Observer, tally: Tally) -> Runner:
             return Runner(
-                self._database, self._engine, self._options, run_id="run", total=self._total, observer=observer
-            )
+                self._database, self._engine, self._options,
+                run_id="run", total=self._total, tally=tally, observer=observer,
+            )  # fmt: skip
 
         return run_with_restarts(
-            make, all_inputs, is_restartable=is_restartable, observer=self.progress.append, log=self.log.append
-        )
+            make, all_inputs,
+            is_restartable=is_restartable, tally=self.tally, observer=self.progress.append, log=self.log.append,
+        )  # fmt: skip
 
     def run(
         self, all_inputs: Iterator[PartitionInputs] | list[PartitionInputs], *, is_restartable: bool = True

@@ -23,8 +23,8 @@ from factories import (
 
 from batch_assets.core.errors import EngineDead, RequestFailed
 from batch_assets.core.tasks import Thresholds
-from batch_assets.run import retry_budget
 from batch_assets.run.partition_run import Progress
+from batch_assets.run.retry_budget import RetryBudget
 from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.store.database import Database
 
@@ -157,28 +157,20 @@ def test_a_refusal_for_good_is_an_answer_of_a_server_that_lives(sqlite_database:
     assert len(engine.asked) == 100, "each was asked once: no failure was forgiven"
 
 
-def test_retries_beyond_the_runs_budget_wait_and_are_not_lost(
-    sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retry_budget, "CAPACITY", 3.0)
-    monkeypatch.setattr(retry_budget, "PER_SECOND", 20.0)
+def test_retries_beyond_the_runs_budget_wait_and_are_not_lost(sqlite_database: Database, tmp_path: Path) -> None:
+    budget = RetryBudget(capacity=3.0, per_s=20.0)
     script = {f"text of {i}": [pass_later(), GOOD] for i in IDS[:40:2]}
     engine = ScriptedEngine(script)
     inputs = make_inputs(make_task(tmp_path), "b1", make_records(IDS[:40]))
-    run_partitions(sqlite_database, engine, inputs, max_in_flight=40)
+    run_partitions(sqlite_database, engine, inputs, max_in_flight=40, budget=budget)
     assert set(load_statuses(sqlite_database).values()) == {"ok"}
     assert len(load_tries(sqlite_database)) == 60
 
 
-def test_no_more_is_read_while_too_many_wait_to_be_retried(
-    sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("batch_assets.run.loop.MOST_DELAYED", 8)
-    monkeypatch.setattr(retry_budget, "CAPACITY", 1.0)
-    monkeypatch.setattr(retry_budget, "PER_ANSWER", 0.0)
-    monkeypatch.setattr(retry_budget, "PER_SECOND", 8.0)
+def test_no_more_is_read_while_too_many_wait_to_be_retried(sqlite_database: Database, tmp_path: Path) -> None:
+    budget = RetryBudget(capacity=1.0, per_answer=0.0, per_s=8.0)
     script = {f"text of {i}": [pass_later("rate_limited"), GOOD] for n, i in enumerate(IDS[:40]) if n % 2}
-    runner = make_runner(sqlite_database, ScriptedEngine(script), max_in_flight=2)
+    runner = make_runner(sqlite_database, ScriptedEngine(script), max_in_flight=2, budget=budget, most_delayed=8)
     waiting: list[int] = []
     runner._observer = lambda _progress: waiting.append(runner._queue.delayed)
     list(run_in_thread(runner, [make_inputs(make_task(tmp_path), "b1", make_records(IDS[:40]), chunk=1)]))

@@ -3,7 +3,6 @@
 import random
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from factories import (
@@ -31,7 +30,6 @@ from factories import (
 from batch_assets.core.attempts import RetryMode, RetryPolicy
 from batch_assets.core.completions import Usage
 from batch_assets.core.errors import RequestFailed
-from batch_assets.run import send_queue as ask_queue
 from batch_assets.run.partition_run import Progress
 from batch_assets.run.sync_bridge import run_in_thread
 from batch_assets.store.database import Database
@@ -132,11 +130,8 @@ def test_a_slow_record_holds_one_place_and_nobody_else_up(database: Database, tm
     assert set(load_statuses(database).values()) == {"ok"}
 
 
-def test_a_record_that_waits_for_its_backoff_holds_no_place(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_that_waits_for_its_backoff_holds_no_place(database: Database, tmp_path: Path) -> None:
     passed_s = 0.0
-    monkeypatch.setattr(ask_queue, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s))
     task = make_task(tmp_path)
     slow = type(task)(**{**vars_of(task), "retry": RetryPolicy(base_s=60, cap_s=60)})
     engine = ScriptedEngine({"text of r0000": [pass_later(), GOOD]})
@@ -146,7 +141,8 @@ def test_a_record_that_waits_for_its_backoff_holds_no_place(
         passed_s = 60.0 * (text == "text of r0005")
 
     engine.on_request = let_it_end
-    run_partitions(database, engine, make_inputs(slow, "b1", make_records(make_ids(6))), max_in_flight=1)
+    inputs = make_inputs(slow, "b1", make_records(make_ids(6)))
+    run_partitions(database, engine, inputs, max_in_flight=1, clock=lambda: time.monotonic() + passed_s)
     assert engine.asked == [f"text of r000{n}" for n in (0, 1, 2, 3, 4, 5, 0)]
 
 

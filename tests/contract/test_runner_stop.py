@@ -39,8 +39,6 @@ from factories import (
 from batch_assets.core.completions import Completion
 from batch_assets.core.errors import EngineDead, PartitionLeased
 from batch_assets.core.requests import Request
-from batch_assets.run import loop as run_module
-from batch_assets.run.loop import Runner
 from batch_assets.run.partition_run import PartitionInputs
 from batch_assets.run.sync_bridge import _Loop, end_runs, run_in_thread
 from batch_assets.store.database import Database
@@ -190,10 +188,7 @@ def test_a_run_whose_partitions_are_all_taken_says_so_and_opens_no_engine(databa
     assert engine.opened == 0
 
 
-def test_leases_are_renewed_while_requests_are_in_flight(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module, "HEARTBEAT_S", 0.02)
+def test_leases_are_renewed_while_requests_are_in_flight(database: Database, tmp_path: Path) -> None:
     engine = ScriptedEngine(default=Hang())
     renewed: list[bool] = []
 
@@ -211,16 +206,13 @@ def test_leases_are_renewed_while_requests_are_in_flight(
         interrupt_once(is_renewed, engine.release)
 
     engine.on_request = look
-    run_partitions(database, engine, make_inputs(make_task(tmp_path), "b1", make_records(["1"])))
+    inputs = make_inputs(make_task(tmp_path), "b1", make_records(["1"]))
+    run_partitions(database, engine, inputs, heartbeat_s=0.02)
     assert renewed == [True]
 
 
 @pytest.mark.parametrize("taken", [pytest.param(1), 2])
-def test_a_run_that_lost_a_lease_stops(
-    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
-) -> None:
-    monkeypatch.setattr(run_module, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(Runner, "_wait_s", lambda _self: 0.05)
+def test_a_run_that_lost_a_lease_stops(database: Database, tmp_path: Path, taken: int) -> None:
     task = make_task(tmp_path)
     all_inputs = [make_inputs(task, f"b{n}", make_records([f"r{n}"])) for n in (1, 2)]
     engine = ScriptedEngine(default=Hang())
@@ -238,7 +230,7 @@ def test_a_run_that_lost_a_lease_stops(
     engine.on_request = steal
     try:
         with pytest.raises(PartitionLeased):
-            run_partitions(database, engine, *all_inputs)
+            run_partitions(database, engine, *all_inputs, heartbeat_s=0.02, longest_wait_s=0.05)
     finally:
         timers[0].cancel()
     assert load_open_claims(database) == []

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ import sqlalchemy as sa
 from factories import run_at_once
 
 from batch_assets.core.errors import PartitionLeased
-from batch_assets.store import leases as leases_module
 from batch_assets.store.database import Database, now
 from batch_assets.store.leases import Holder, LeaseBook, find_start, load_holders, load_live, this_process
 from batch_assets.store.tables import leases
@@ -30,9 +30,9 @@ def set_holder(database: Database, **fields: Any) -> None:
         connection.execute(sa.update(leases).values(**fields))
 
 
-def find_live(database: Database) -> dict[tuple[str, str], str]:
+def find_live(database: Database, clock: Callable[[], dt.datetime] = now) -> dict[tuple[str, str], str]:
     with database.read() as connection:
-        return {key: live.run_id for key, live in load_live(connection, "t").items()}
+        return {key: live.run_id for key, live in load_live(connection, "t", clock).items()}
 
 
 def find_expiry(database: Database) -> dt.datetime:
@@ -116,30 +116,30 @@ def test_a_later_process_with_the_same_pid_is_another(database: Database) -> Non
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_a_clock_that_jumps_takes_no_lease_from_a_live_process_here(
-    database: Database, monkeypatch: pytest.MonkeyPatch, hours: int
-) -> None:
-    mine = LeaseBook(database, "mine")
-    mine.acquire(*P)
-    at = now() + dt.timedelta(hours=hours)
-    monkeypatch.setattr(leases_module, "now", lambda: at)
-    created = psutil.Process.create_time
-    monkeypatch.setattr(
-        psutil.Process, "create_time", lambda self: created(self) + 3600 * hours
-    )  # it follows the clock
-    assert find_live(database) == {("b1", "v1--m1"): "mine"}
+def test_a_clock_that_jumps_takes_no_lease_from_a_live_process_here(database: Database, hours: int) -> None:
+    LeaseBook(database, "mine").acquire(*P)
+
+    def clock() -> dt.datetime:
+        return now() + dt.timedelta(hours=hours)
+
+    assert find_live(database, clock) == {("b1", "v1--m1"): "mine"}
     with pytest.raises(PartitionLeased, match="run mine works on it"):
-        LeaseBook(database, "next").acquire(*P)
+        LeaseBook(database, "next", clock=clock).acquire(*P)
+    mine = LeaseBook(database, "mine", clock=clock)
     assert mine.renew() == {("b1", "v1--m1")}
     mine.release(*P)
-    LeaseBook(database, "next").acquire(*P)
+    LeaseBook(database, "next", clock=clock).acquire(*P)
 
 
-def test_when_a_process_started_is_told_without_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    me = psutil.Process()
-    before = find_start(me)
-    monkeypatch.setattr(psutil.Process, "create_time", lambda _self: 0.0)
-    assert find_start(psutil.Process(me.pid)) == before
+def test_when_a_process_started_is_told_without_the_clock() -> None:
+    class Moved(psutil.Process):
+        """This process after its clock was set."""
+
+        def create_time(self) -> float:
+            return 0.0
+
+    before = find_start(psutil.Process())
+    assert find_start(Moved()) == before
     assert before == int(before) < 2**53, "a double holds it"
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:

@@ -24,7 +24,7 @@ from batch_assets.engines.factory import build_engine
 from batch_assets.engines.vllm_apart import ApartVllm
 from batch_assets.run.engine_restarts import run_with_restarts
 from batch_assets.run.loop import Observer, Runner, RunnerOptions
-from batch_assets.run.partition_run import Progress
+from batch_assets.run.partition_run import Progress, Tally
 from batch_assets.settings import load_settings
 from batch_assets.store.database import Database
 
@@ -127,10 +127,11 @@ def test_an_engine_that_is_killed_is_started_again_and_the_work_gets_done(
     killed_at: list[float] = []
     said: list[tuple[float, str]] = []
 
-    def make(observer: Observer) -> Runner:
+    def make(observer: Observer, tally: Tally) -> Runner:
         return Runner(
-            sqlite_database, engine, RunnerOptions(max_in_flight=WINDOW, group_s=0.0), run_id="run", observer=observer
-        )
+            sqlite_database, engine, RunnerOptions(max_in_flight=WINDOW, group_s=0.0),
+            run_id="run", tally=tally, observer=observer,
+        )  # fmt: skip
 
     def kill_once(progress: Progress) -> None:
         if engine._watchdog is not None:
@@ -143,7 +144,7 @@ def test_an_engine_that_is_killed_is_started_again_and_the_work_gets_done(
 
     outcomes = list(
         run_with_restarts(
-            make, all_inputs, is_restartable=engine.is_restartable, observer=kill_once,
+            make, all_inputs, is_restartable=engine.is_restartable, tally=Tally(), observer=kill_once,
             log=lambda line: said.append((time.monotonic(), line)),
         )
     )  # fmt: skip

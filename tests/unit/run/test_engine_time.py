@@ -1,4 +1,4 @@
-"""ShareClock: every second in which the engine was busy is somebody's, and only once."""
+"""EngineTimeMeter: every second in which the engine was busy is somebody's, and only once."""
 
 import pytest
 from hypothesis import given, settings

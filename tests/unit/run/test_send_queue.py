@@ -1,4 +1,4 @@
-"""AskQueue: equal questions are asked once, suspects last and alone, and no ask is ever lost."""
+"""SendQueue: equal questions are asked once, suspects last and alone, and no ask is ever lost."""
 
 import random
 from collections import Counter
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from batch_assets.core.models import Sampling
 from batch_assets.core.requests import Request
-from batch_assets.run import send_queue as ask_queue
 from batch_assets.run.partition_run import Ask
 from batch_assets.run.retry_budget import RetryBudget
 from batch_assets.run.send_queue import SendQueue
@@ -38,25 +37,23 @@ def names(asks: list[Ask]) -> list[str]:
 
 
 class Clock:
-    """Stands in for the module `time` of the queue."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.at = 1000.0
 
-    def monotonic(self) -> float:
+    def __call__(self) -> float:
         return self.at
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(ask_queue, "time", made)
-    return made
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
 def queue(clock: Clock) -> SendQueue:
-    return SendQueue()
+    return SendQueue(clock=clock)
 
 
 def test_asks_are_sent_in_their_order_as_far_as_there_is_room(queue: SendQueue) -> None:
@@ -206,7 +203,7 @@ class Simulation:
     def __init__(self, rng: random.Random, clock: Clock) -> None:
         self.rng = rng
         self.clock = clock
-        self.queue = SendQueue()
+        self.queue = SendQueue(clock=clock)
         self.in_flight: list[Ask] = []
         self.ended: Counter[str] = Counter()
         self.due: dict[str, float] = {}
@@ -263,10 +260,8 @@ class Simulation:
 def test_every_ask_ends_exactly_once_whatever_happens(kinds: list[tuple[str, bool]], seed: int) -> None:
     clock = Clock()
     asks = [make_ask(f"{n}", key, is_suspect=is_suspect) for n, (key, is_suspect) in enumerate(kinds)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ask_queue, "time", clock)
-        simulation = Simulation(random.Random(seed), clock)
-        simulation.run(iter(asks))
+    simulation = Simulation(random.Random(seed), clock)
+    simulation.run(iter(asks))
     assert simulation.ended == Counter(ask.item_id for ask in asks)
     assert len(simulation.queue) == 0
 
@@ -283,7 +278,7 @@ def test_a_failed_ask_waits_until_the_runs_budget_pays_for_it(clock: Clock) -> N
             return 0.0 if self.left > 0 else 3.0
 
     budget = Budget()
-    queue = SendQueue(budget)
+    queue = SendQueue(budget, clock=clock)
     for item_id in "ab":
         queue.delay(make_ask(item_id), 1.0)
     clock.at += 1.0
@@ -296,7 +291,7 @@ def test_a_failed_ask_waits_until_the_runs_budget_pays_for_it(clock: Clock) -> N
 def test_a_probe_is_any_of_those_that_wait_and_the_others_keep_their_places(clock: Clock) -> None:
     first: set[str] = set()
     for seed in range(60):
-        queue = SendQueue(rng=random.Random(seed))
+        queue = SendQueue(rng=random.Random(seed), clock=clock)
         for item_id in "abcde":
             queue.add(make_ask(item_id))
         (probe,) = names(queue.choose(1, [], is_last=False, is_probe=True))

@@ -87,13 +87,13 @@ def test_the_time_left_goes_by_the_rate_of_the_last_minutes() -> None:
     pace = Pace(clock)
     done = 0
     for _ in range(600):  # ten minutes at 10/s
-        pace.note(make_progress(done, 10000))
+        pace.record(make_progress(done, 10000))
         clock.at += 1
         done += 10
     assert pace.per_s == pytest.approx(10)
     assert pace.left_s(make_progress(done, 10000)) == pytest.approx(400)
     for _ in range(190):  # then at 2/s
-        pace.note(make_progress(done, 10000))
+        pace.record(make_progress(done, 10000))
         clock.at += 1
         done += 2
     assert pace.per_s == pytest.approx(2, rel=0.05)
@@ -102,11 +102,11 @@ def test_the_time_left_goes_by_the_rate_of_the_last_minutes() -> None:
 def test_the_start_of_the_engine_is_not_in_the_rate() -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.note(make_progress(0, 100))
-    pace.note(make_progress(0, 100, is_starting=True))
+    pace.record(make_progress(0, 100))
+    pace.record(make_progress(0, 100, is_starting=True))
     clock.at += 500
     for done in range(0, 50, 10):
-        pace.note(make_progress(done, 100))
+        pace.record(make_progress(done, 100))
         clock.at += 2
     assert pace.per_s == pytest.approx(5)
 
@@ -114,9 +114,9 @@ def test_the_start_of_the_engine_is_not_in_the_rate() -> None:
 def test_answers_that_cost_nothing_are_not_in_the_rate() -> None:
     clock = Clock()
     pace = Pace(clock)
-    pace.note(make_progress(0, 1000, ok=0))
+    pace.record(make_progress(0, 1000, ok=0))
     clock.at += 10
-    pace.note(make_progress(520, 1000, ok=520, reused=400, rejudged=100))
+    pace.record(make_progress(520, 1000, ok=520, reused=400, rejudged=100))
     assert pace.per_s == pytest.approx(2)
 
 
@@ -125,9 +125,9 @@ def test_too_few_answers_tell_no_rate(done: int, seconds: float) -> None:
     clock = Clock()
     pace = Pace(clock)
     assert pace.per_s is None
-    pace.note(make_progress(0, 100))
+    pace.record(make_progress(0, 100))
     clock.at += seconds
-    pace.note(make_progress(done, 100))
+    pace.record(make_progress(done, 100))
     assert pace.per_s is None
     assert pace.left_s(make_progress(done, 100)) is None
 
@@ -136,7 +136,7 @@ def test_a_million_readings_are_kept_as_a_few() -> None:
     clock = Clock()
     pace = Pace(clock)
     for n in range(20000):
-        pace.note(make_progress(n, 20000))
+        pace.record(make_progress(n, 20000))
         clock.at += 0.05
     assert len(pace._samples) <= 182
     assert pace.per_s == pytest.approx(20)
