@@ -69,17 +69,26 @@ class Prompt:
     fields: tuple[str, ...]
     template: Template
     opening: tuple[Message, ...]
+    opening_before: tuple[Message, ...] = ()
+    """The opening as version 0.1 wrote it, if it wrote another: it sorted the keys inside an example's output."""
 
     def render(self, record: Record) -> tuple[Message, ...]:
         """Return the chat for one record: system, examples, then the record's turn. Raises jinja2's TemplateError.
 
         Control tokens of chat models in the record are broken, so that it can't open a turn; those of the file stay.
         """
+        return (*self.opening, self._render_turn(record))
+
+    def render_as_before(self, record: Record) -> tuple[Message, ...] | None:
+        """Return the chat as version 0.1 asked it, if that is another one: a record that it asked is not asked anew."""
+        return (*self.opening_before, self._render_turn(record)) if self.opening_before else None
+
+    def _render_turn(self, record: Record) -> Message:
         values = {name: v and break_control_tokens(v) for name, v in record.fields.items()}
         content = _render(self.template, values)
         # Once more over the whole: two values side by side, or a value beside the file's text, can make a token.
         own = find_control_tokens(self.body)
-        return (*self.opening, Message("user", break_control_tokens(content, keep=own)))
+        return Message("user", break_control_tokens(content, keep=own))
 
     def text(self) -> dict[str, object]:
         """Return all of the file that reaches the model, for hashing."""
@@ -130,8 +139,16 @@ def load_prompt(path: Path, output: type[BaseModel]) -> Prompt:
     if not fields:
         raise ConfigError(f"{path}: the body uses no field of the record; write one as {{{{ text }}}}")
     opening = _render_opening(path, head, template, fields, output)
+    before = _render_opening(path, head, template, fields, output, sorts_inside=True)
     return Prompt(
-        prompt_ver=path.stem, path=path, head=head, body=body, fields=fields, template=template, opening=opening
+        prompt_ver=path.stem,
+        path=path,
+        head=head,
+        body=body,
+        fields=fields,
+        template=template,
+        opening=opening,
+        opening_before=before if before != opening else (),
     )
 
 
@@ -158,8 +175,15 @@ def check_fields(prompt: Prompt, columns: tuple[str, ...]) -> None:
 
 
 def _render_opening(
-    path: Path, head: FrontMatter, template: Template, fields: tuple[str, ...], output: type[BaseModel]
+    path: Path,
+    head: FrontMatter,
+    template: Template,
+    fields: tuple[str, ...],
+    output: type[BaseModel],
+    *,
+    sorts_inside: bool = False,
 ) -> tuple[Message, ...]:
+    """Return what comes before a record's turn; `sorts_inside` writes nested outputs as version 0.1 did."""
     schema: JsonSchema = output.model_json_schema()
     definitions: dict[str, JsonSchema] = schema.get("$defs", {})
     turns = [Message("system", head.system.strip())] if head.system else []
@@ -167,7 +191,7 @@ def _render_opening(
         if set(example.input) != set(fields):
             raise ConfigError(f"{path}: example {n}: input has {sorted(example.input)}, the body uses {list(fields)}")
         try:
-            answer = _as_answer(example.output, schema, definitions)
+            answer = _as_answer(example.output, schema, definitions, sorts_inside=sorts_inside)
             output.model_validate_json(answer, strict=True)  # as `accept` does with an answer
             turns.append(Message("user", _render(template, example.input)))
         except ValidationError as e:
@@ -181,10 +205,12 @@ def _render_opening(
     return tuple(turns)
 
 
-def _as_answer(value: object, schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> str:
+def _as_answer(
+    value: object, schema: JsonSchema, definitions: Mapping[str, JsonSchema], *, sorts_inside: bool = False
+) -> str:
     """Return an example's output as JSON, keys in the schema's order at each level, as guided decoding writes them.
 
-    Keys that the schema doesn't name come last, sorted.
+    Keys that the schema doesn't name come last, sorted. With `sorts_inside` only the outermost keys are in that order.
     """
     options = _list_options(schema, definitions)
     if isinstance(value, list):
@@ -194,11 +220,16 @@ def _as_answer(value: object, schema: JsonSchema, definitions: Mapping[str, Json
         return canonical_json(value)
     fields = cast("dict[str, object]", value)
     properties = _find_properties(fields, options)
-    order = list(properties)
+    order = list(schema.get("properties", {}) if sorts_inside else properties)
     keys = sorted(fields, key=lambda k: (order.index(k) if k in order else len(order), k))
     others = _find_first(options, "additionalProperties")
-    pairs = (f"{canonical_json(k)}:{_as_answer(fields[k], properties.get(k, others), definitions)}" for k in keys)
-    return "{" + ",".join(pairs) + "}"
+
+    def write(key: str) -> str:
+        if sorts_inside:
+            return canonical_json(fields[key])
+        return _as_answer(fields[key], properties.get(key, others), definitions)
+
+    return "{" + ",".join(f"{canonical_json(k)}:{write(k)}" for k in keys) + "}"
 
 
 def _list_options(schema: JsonSchema, definitions: Mapping[str, JsonSchema]) -> list[JsonSchema]:

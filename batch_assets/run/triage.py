@@ -1,7 +1,7 @@
 """Decides what a record needs: nothing, a new judgement of a stored answer, an answer that exists, or a request."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jinja2 import TemplateError
 
@@ -15,6 +15,7 @@ from batch_assets.core.attempts import (
 )
 from batch_assets.core.classification import RecordNeed, RowState, classify, is_outdated
 from batch_assets.core.identity import request_key
+from batch_assets.core.prompts import Message
 from batch_assets.core.records import Record, input_hash, is_blank
 from batch_assets.core.requests import Request
 from batch_assets.run.attempt_history import ResumePoint, find_deaths, find_resume_point, judge, judge_again
@@ -52,6 +53,13 @@ class _Candidate:
     hash: str
     request: Request
     is_retry: bool
+    request_before: Request | None = None
+    """The request as version 0.1 rendered it, if it did so in another way."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The request keys under which an answer to it may be found."""
+        return [r.request_key for r in (self.request, self.request_before) if r is not None]
 
 
 class Triage:
@@ -74,10 +82,12 @@ class Triage:
             steps = store.load_history(inputs.key, refused)
             candidates = [c for k in known if (c := self._sort(inputs, k, past, steps, triaged)) is not None]
             history = store.load_history(inputs.key, [c.record.item_id for c in candidates])
-            answers = self._find_answers(store, [c.request.request_key for c in candidates])
+            candidates = [_choose_base(c, history.get(c.record.item_id, ())) for c in candidates]
+            answers = self._find_answers(store, [key for c in candidates for key in c.keys])
         for candidate in candidates:
             own = history.get(candidate.record.item_id, [])
-            self._reuse_or_ask(partition, candidate, own, answers.get(candidate.request.request_key), triaged)
+            answer = next((answers[key] for key in candidate.keys if key in answers), None)
+            self._reuse_or_ask(partition, candidate, own, answer, triaged)
         return triaged
 
     def find_step_answers(self, asks: Sequence[Ask]) -> dict[str, tuple[Verdict, str]]:
@@ -165,13 +175,14 @@ class Triage:
                 build_error_row(inputs, record.item_id, found, ErrorKind.RENDER, words, run_id=self._run_id)
             )
             return None
-        request = Request(
-            request_key=request_key(messages, inputs.spec),
-            messages=messages,
-            schema=inputs.task.output_schema,
-            sampling=inputs.variant.model.sampling,
+        before = prompt.render_as_before(record)
+        return _Candidate(
+            record=record,
+            hash=found,
+            request=_build_request(inputs, messages),
+            request_before=_build_request(inputs, before) if before else None,
+            is_retry=is_retry,
         )
-        return _Candidate(record=record, hash=found, request=request, is_retry=is_retry)
 
     def _reuse_or_ask(
         self,
@@ -283,6 +294,27 @@ class Triage:
             ladder_step=state.ladder_step,
             reused_from=state.reused_from,
         )
+
+
+def _build_request(inputs: PartitionInputs, messages: tuple[Message, ...]) -> Request:
+    return Request(
+        request_key=request_key(messages, inputs.spec),
+        messages=messages,
+        schema=inputs.task.output_schema,
+        sampling=inputs.variant.model.sampling,
+    )
+
+
+def _choose_base(candidate: _Candidate, history: Sequence[PastAttempt]) -> _Candidate:
+    """Return the candidate with the request that its record goes on with.
+
+    A record that version 0.1 has asked, in its way of writing the prompt, goes on in that way: its attempts count.
+    """
+    before = candidate.request_before
+    asked = {a.base_key for a in history}
+    if before is None or candidate.is_retry or candidate.request.request_key in asked:
+        return candidate
+    return replace(candidate, request=before) if before.request_key in asked else candidate
 
 
 def _is_outdated(inputs: PartitionInputs, state: RowState) -> bool:

@@ -423,3 +423,16 @@ def test_nested_outputs_of_examples_are_written_in_the_schemas_order(tmp_path: P
     rest = f'"pair":{wanted},"kinds":{{"k":{wanted}}},"again":{again}}}'
     assert answer == f'{{"parts":[{wanted}],"best":{wanted},{rest}'
     assert answer == Outer.model_validate_json(answer).model_dump_json(exclude_unset=True)
+
+
+def test_only_a_prompt_whose_examples_are_nested_is_rendered_otherwise_than_before(tmp_path: Path) -> None:
+    record = Record(item_id="1", fields={"text": "t"})
+    flat = [{"input": {"text": "t"}, "output": {"label": "a", "at": None}}]
+    path = tmp_path / "v1.md"
+    path.write_text(f"---\ndescription: d\nexamples: {json.dumps(flat)}\n---\n{{{{ text }}}}\n")
+    assert load_prompt(path, Answer).render_as_before(record) is None
+    nested = [{"input": {"text": "t"}, "output": {"parts": [{"z": 1, "a": "x"}], "best": None, "pair": "none"}}]
+    path.write_text(f"---\ndescription: d\nexamples: {json.dumps(nested)}\n---\n{{{{ text }}}}\n")
+    before = load_prompt(path, Outer).render_as_before(record)
+    assert before is not None
+    assert [m.content for m in before] == ["t", '{"parts":[{"a":"x","z":1}],"best":null,"pair":"none"}', "t"]
