@@ -80,7 +80,7 @@ def check_new_task(folder: Path) -> None:
     name = check_task_name(folder.name)
     if keyword.iskeyword(name):
         raise ConfigError(f"task name {name!r}: a word of Python's own; choose another")
-    if folder.exists():
+    if folder.exists() and any(folder.iterdir()):  # `dg scaffold` makes the folder before it asks for files
         raise ConfigError(f"{folder} is there already: choose another name, or remove it")
 
 
@@ -97,6 +97,11 @@ def write_defs_package(folder: Path) -> list[Path]:
         raise ConfigError(f"--defs {folder}: Python has a package {folder.name} already; choose another name")
     texts = {"__init__.py": '"""Tasks, a folder each."""\n', "models.yaml": (SHIPPED_DEFS / "models.yaml").read_text()}
     return [_write(folder / name, text) for name, text in texts.items() if not (folder / name).exists()]
+
+
+def find_package(defs: Path) -> str:
+    """Return the name under which a defs folder is imported."""
+    return "batch_assets.defs" if defs.resolve() == SHIPPED_DEFS else defs.name
 
 
 def write_task(folder: Path, *, package: str, is_yaml: bool) -> list[Path]:

@@ -8,7 +8,7 @@ import click
 from batch_assets.cli.options import json_option
 from batch_assets.cli.printing import print_json, shorten
 from batch_assets.core.errors import ConfigError
-from batch_assets.dagster.new_task import SHIPPED_DEFS, check_new_task, write_defs_package, write_task
+from batch_assets.dagster.new_task import SHIPPED_DEFS, check_new_task, find_package, write_defs_package, write_task
 from batch_assets.settings import load_settings
 
 
@@ -32,7 +32,7 @@ def new(task: str, is_yaml: bool, defs: Path | None, as_json: bool) -> None:
         )
     check_new_task(folder / task)
     written = write_defs_package(folder) if defs else []
-    written += write_task(folder / task, package=folder.name, is_yaml=is_yaml)
+    written += write_task(folder / task, package=find_package(folder), is_yaml=is_yaml)
     is_set = folder == settings.defs and "BATCH_ASSETS_DEFS" in os.environ
     command = f"{'' if is_set else f'BATCH_ASSETS_DEFS={shorten(folder)} '}batch-assets run {task}"
     if as_json:
