@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from batch_assets.cli.main import cli
 from batch_assets.core.errors import ConfigError
 from batch_assets.dagster.new_task import SHIPPED_DEFS
-from batch_assets.engines.fake import FakeEngine
+from batch_assets.engines.fake import FakeArgs, FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*args: str) -> Result:
-    return CliRunner().invoke(cli, args, obj=lambda *_: FakeEngine({}))
+    return CliRunner().invoke(cli, args, obj=lambda *_: FakeEngine(FakeArgs()))
 
 
 def run_it(defs: Path, task: str, monkeypatch: pytest.MonkeyPatch) -> None:
