@@ -53,7 +53,8 @@ class TaskScaffolder(dg.Scaffolder[Any]):
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the task's folder. Raises ConfigError if the name or the place won't do."""
         folder = request.target_path
-        write_task(folder, package=find_package(folder.parent), is_yaml=request.scaffold_format == "yaml")
+        is_yaml = request.scaffold_format == "yaml"
+        write_task(folder, package=find_package(folder.parent), is_yaml=is_yaml, module="component.py")  # dg wants it
 
 
 @dg.scaffold_with(TaskScaffolder)

@@ -104,8 +104,9 @@ def find_package(defs: Path) -> str:
     return "batch_assets.defs" if defs.resolve() == SHIPPED_DEFS else defs.name
 
 
-def write_task(folder: Path, *, package: str, is_yaml: bool) -> list[Path]:
+def write_task(folder: Path, *, package: str, is_yaml: bool, module: str = "task.py") -> list[Path]:
     """Write the files of a task that is named as its folder, and return them. `package`: the defs folder's import name.
+    `module`: the file that declares it in Python.
 
     It asks the first model of models.yaml. Raises ConfigError if the name or the place won't do.
     """
@@ -121,7 +122,7 @@ def write_task(folder: Path, *, package: str, is_yaml: bool) -> list[Path]:
     if is_yaml:
         texts |= {"defs.yaml": _YAML.format(**words), "output.py": _OUTPUT_MODULE.format(**words)}
     else:
-        texts |= {"task.py": _TASK.format(**words)}
+        texts |= {module: _TASK.format(**words)}
     return [_write(folder / path, text) for path, text in sorted(texts.items())]
 
 
