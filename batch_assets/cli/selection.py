@@ -3,11 +3,14 @@
 import fnmatch
 from collections.abc import Sequence
 
+import click
+
 from batch_assets.cli.session import Session
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.tasks import Task
 from batch_assets.pipeline.plan import Selection
 from batch_assets.sources.base import Source
+from batch_assets.sources.files import FileSource
 
 SHOWN_NAMES = 20
 
@@ -35,3 +38,10 @@ def _match(task: str, kind: str, patterns: Sequence[str], known: set[str]) -> fr
             raise ConfigError(f"task {task} has no {kind} {pattern!r}; it has {has}")
         found |= fitting
     return frozenset(found) if patterns else None
+
+
+def warn_of_no_batch(task: Task, source: Source) -> None:
+    """Say so if a source offers nothing: a misspelt pattern looks like a day without records."""
+    if not source.list_batches():
+        words = f": no file fits {source.pattern} in {source.folder}" if isinstance(source, FileSource) else ""
+        click.echo(f"warning: the source of task {task.name} offers no batch{words}", err=True)

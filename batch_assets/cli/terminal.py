@@ -11,17 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from batch_assets.cli.visible import make_visible
 from batch_assets.core.errors import ConfigError
 from batch_assets.run.partition_run import Progress
 from batch_assets.run.progress import Pace, format_duration, format_failure, format_pause, format_progress
 
 PLAIN_EVERY_S = 10.0
-_VISIBLE = {n: f"\\x{n:02x}" for n in (*range(32), *range(127, 160)) if chr(n) not in "\n\t"}
-
-
-def make_visible(text: str) -> str:
-    """Return a text whose control characters are written out: a terminal would obey them."""
-    return text.translate(_VISIBLE)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from batch_assets.dagster.assets.results import build_results
 from batch_assets.dagster.assets.source_records import build_source_records
 from batch_assets.dagster.assets.variant_specs import build_variant_specs
 from batch_assets.dagster.jobs.launch_jobs import build_launch_jobs
+from batch_assets.dagster.new_task import find_package, write_task
 from batch_assets.dagster.schedules import build_nightly_schedule
 from batch_assets.dagster.sensors.microbatches import build_microbatch_sensor
 from batch_assets.dagster.sensors.planner import build_planner_sensors
@@ -46,6 +47,17 @@ TASK_METADATA = "batch_assets/task:"
 """How the keys begin under which definitions carry the tasks that they were made from, each with its source."""
 
 
+class TaskScaffolder(dg.Scaffolder[Any]):
+    """`dg scaffold defs batch_assets.dagster.llm_task.LlmTask my_task`: what `batch-assets new my_task` writes."""
+
+    def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
+        """Write the task's folder. Raises ConfigError if the name or the place won't do."""
+        folder = request.target_path
+        is_yaml = request.scaffold_format == "yaml"
+        write_task(folder, package=find_package(folder.parent), is_yaml=is_yaml, module="component.py")  # dg wants it
+
+
+@dg.scaffold_with(TaskScaffolder)
 @dataclass(kw_only=True)
 class LlmTask(dg.Component, dg.Resolvable):
     """One task: what is asked of each record of a source, of which models, and what an answer must be.

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 from factories import BAD, ScriptedEngine
 from temp_project import TempProject
 
-from batch_assets.cli.main import FAILING_CHECKS, STOPPED, cli, main
+from batch_assets.cli.exit_codes import FAILING_CHECKS, STOPPED
+from batch_assets.cli.main import cli, main
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.steps import Step
 from batch_assets.dagster.instance import open_instance

@@ -22,7 +22,7 @@ from dagster._daemon.types import DaemonHeartbeat
 from factories import ScriptedEngine
 from temp_project import TASK, TempProject
 
-from batch_assets.cli.doctor import examine
+from batch_assets.cli.examination import examine
 from batch_assets.cli.main import cli
 from batch_assets.cli.probes.findings import Finding, Level
 from batch_assets.dagster.dead_runs import HOST_TAG, PID_TAG, RUN_TAG, STARTED_TAG, process_tags

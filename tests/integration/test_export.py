@@ -22,8 +22,8 @@ from rich.console import Console
 from temp_project import TempProject
 
 from batch_assets.cli import export as export_module
-from batch_assets.cli.export import Exported, Exporter, result_columns
 from batch_assets.cli.export_output import Format
+from batch_assets.cli.exporter import Exported, Exporter, result_columns
 from batch_assets.cli.main import cli
 from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.canonical import digest

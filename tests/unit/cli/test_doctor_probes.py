@@ -13,7 +13,7 @@ import pytest
 from factories import make_model
 from rich.console import Console
 
-from batch_assets.cli.doctor import findings_document, is_well, print_findings
+from batch_assets.cli.examination import is_well
 from batch_assets.cli.probes import machine
 from batch_assets.cli.probes import models as models_module
 from batch_assets.cli.probes.findings import Finding, Level, find_existing, format_size, guard
@@ -28,6 +28,7 @@ from batch_assets.cli.probes.machine import (
 )
 from batch_assets.cli.probes.models import ask_server, probe_folder, probe_hub, probe_packaged
 from batch_assets.cli.probes.store import probe_clocks, probe_revision
+from batch_assets.cli.verbs.doctor import findings_document, print_findings
 from batch_assets.core.errors import ConfigError
 from batch_assets.demo_model import smollm2
 from batch_assets.demo_model.gguf_to_safetensors import OUTPUT_FILES

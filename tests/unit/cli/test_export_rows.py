@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, create_model
 
-from batch_assets.cli.export import (
+from batch_assets.cli.exporter import (
     Exported,
     Survey,
     describe,

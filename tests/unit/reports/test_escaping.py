@@ -13,8 +13,9 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from batch_assets.cli.launch import FailedCheck, RunSummary
-from batch_assets.cli.show import print_record, print_summary
 from batch_assets.cli.terminal import ProgressView
+from batch_assets.cli.verbs.run import print_summary
+from batch_assets.cli.verbs.show import print_record
 from batch_assets.core.outcomes import Markdown
 from batch_assets.dagster.events import to_metadata
 from batch_assets.pipeline.ask_partitions import tabulate_failures

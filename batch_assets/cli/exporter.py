@@ -1,12 +1,11 @@
-"""`export`: a task's validated results as one file, there as a whole or not at all."""
+"""Writes a task's validated results as one file, which is there as a whole or not at all."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import click
 import polars as pl
 from dagster import DagsterInstance
 from polars.exceptions import PolarsError
@@ -14,7 +13,7 @@ from polars.io.plugins import register_io_source
 from rich.console import Console
 from rich.progress import Progress
 
-from batch_assets.cli.export_output import STDOUT, Format, write_output
+from batch_assets.cli.export_output import Format, write_output
 from batch_assets.core.asset_names import VALIDATED_RESULTS
 from batch_assets.core.errors import ConfigError, NotReadyError
 from batch_assets.core.partition_keys import PartitionKey
@@ -282,32 +281,3 @@ def _name(partitions: Sequence[object]) -> str:
     shown = ", ".join(str(p) for p in partitions[:SHOWN_NAMES])
     more = len(partitions) - SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-def summary_document(task: str, form: Format, done: Exported) -> dict[str, Any]:
-    """Return what was exported as plain data."""
-    return {
-        "task": task,
-        "format": form.value,
-        "path": done.path,
-        "rows": done.rows,
-        "partitions": done.partitions,
-        "bytes": done.bytes,
-        "left_out": done.left_out,
-        "has_changed": done.has_changed,
-        "missing": done.missing,
-        "outdated": done.outdated,
-        "lost": done.lost,
-        "held_back": done.held,
-    }
-
-
-def print_export(task: str, done: Exported) -> None:
-    """Print the one line of figures, and on stderr what is wrong with them."""
-    for line in [*describe(task, done), *describe_rows(done)]:
-        click.echo(f"warning: {line}", err=True)
-    words = f"{done.rows} rows of {done.partitions} partitions"
-    if done.path == STDOUT:
-        click.echo(words, err=True)
-    else:
-        click.echo(f"{words} in {done.path} ({done.bytes} bytes)")

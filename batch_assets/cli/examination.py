@@ -1,13 +1,9 @@
-"""`doctor`: what is installed, what would be used, what is wrong and what mends it. It changes nothing."""
+"""Asks all probes what is installed, what would be used, what is wrong and what mends it. It changes nothing."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
-
-from rich.console import Console
-from rich.text import Text
 
 from batch_assets.cli.probes.alerts import probe_alerts, probe_outbox
 from batch_assets.cli.probes.findings import Finding, Level, guard
@@ -18,15 +14,12 @@ from batch_assets.cli.probes.machine import probe_machine
 from batch_assets.cli.probes.models import probe_models, read_api_key
 from batch_assets.cli.probes.store import probe_store
 from batch_assets.cli.probes.tasks import load_tasks, probe_tasks
-from batch_assets.cli.terminal import make_visible
 from batch_assets.core.errors import ConfigError
 from batch_assets.core.models import ModelEntry
 from batch_assets.engines.models_file import load_models
 from batch_assets.settings import Settings, load_settings
 from batch_assets.store.database import list_url_secrets
 from batch_assets.store.inspection import StoreInspection, open_for_reading
-
-_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.WRONG: "bold red"}
 
 
 def examine() -> list[Finding]:
@@ -87,21 +80,3 @@ def list_secrets(settings: Settings, models: Mapping[str, ModelEntry]) -> list[s
 def is_well(found: Sequence[Finding]) -> bool:
     """Say whether nothing is wrong."""
     return not any(f.level is Level.WRONG for f in found)
-
-
-def findings_document(found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings as plain data."""
-    lines = [{"level": f.level.value, "about": f.about, "says": f.says, "mend": f.mend} for f in found]
-    return {"is_well": is_well(found), "findings": lines}
-
-
-def print_findings(console: Console, found: Sequence[Finding]) -> None:
-    """Print a line for each finding, and below it the command that mends it."""
-    width = max((len(f.about) for f in found), default=0)
-    for f in found:
-        level = Text(f"{f.level.value:<6}", _STYLES[f.level])
-        console.print(level + Text(make_visible(f"{f.about:<{width}}  {f.says}")), soft_wrap=True)
-        if f.mend:
-            console.print(Text(f"{'':<6}{'':<{width}}  → {f.mend}", "cyan"), soft_wrap=True)
-    counts = {level: sum(f.level is level for f in found) for level in Level}
-    console.print(f"{counts[Level.WRONG]} wrong, {counts[Level.WARN]} warnings, {counts[Level.OK]} ok", highlight=False)
