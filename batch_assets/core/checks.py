@@ -1,6 +1,6 @@
 """A check: what Dagster is told of it before a run, and what it finds in one partition. One object for both.
 
-The checks of every task are in pipeline/checks, one file per asset. A task adds its own by `LlmTask(checks=[…])`.
+The checks of every task are in pipeline/checks, one file per asset. A task adds its own by `Acceptance(checks=[…])`.
 """
 
 import re

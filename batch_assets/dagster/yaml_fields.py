@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.checks import Check
 from batch_assets.core.errors import ConfigError, format_problems
+from batch_assets.core.task_settings import Acceptance, Asking, Operations
 from batch_assets.core.tasks import Nightly, Rule, Thresholds
 from batch_assets.sources.base import Source, StreamSource
 from batch_assets.sources.registry import make_source
@@ -64,6 +65,26 @@ def resolve_nightly(_context: dg.ResolutionContext, value: Mapping[str, Any]) ->
     return _validate(Nightly, value, "nightly")
 
 
+def resolve_acceptance(context: dg.ResolutionContext, value: Mapping[str, Any]) -> Acceptance:
+    """Read `{rules: [my_defs.t.task.no_blank], checks: […]}`."""
+    named = dict(value)
+    if "rules" in named:
+        named["rules"] = resolve_rules(context, named["rules"])
+    if "checks" in named:
+        named["checks"] = resolve_checks(context, named["checks"])
+    return _validate(Acceptance, named, "acceptance")
+
+
+def resolve_asking(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Asking:
+    """Read `{ladder: {steps: 1}, fallback: big, …}`."""
+    return _validate(Asking, value, "asking")
+
+
+def resolve_operations(_context: dg.ResolutionContext, value: Mapping[str, Any]) -> Operations:
+    """Read `{owners: [team:support], nightly: {at: "02:00"}, …}`."""
+    return _validate(Operations, value, "operations")
+
+
 def _import_name(name: str, field: str) -> object:
     module, _, attribute = name.rpartition(".")
     try:
@@ -82,12 +103,18 @@ def _validate(model: type[M], value: Mapping[str, Any], field: str) -> M:
 
 if TYPE_CHECKING:
     ThresholdsField = Thresholds
+    AcceptanceField = Acceptance
+    AskingField = Asking
+    OperationsField = Operations
     RetryField = RetryPolicy
     LadderField = Ladder
     NightlyField = Nightly
 else:
     # `Any`, since Dagster 1.13 refuses a pydantic model with constrained fields even if a resolver is given for it.
     ThresholdsField = Annotated[Any, dg.Resolver(resolve_thresholds, model_field_type=dict[str, Any])]
+    AcceptanceField = Annotated[Any, dg.Resolver(resolve_acceptance, model_field_type=dict[str, Any])]
+    AskingField = Annotated[Any, dg.Resolver(resolve_asking, model_field_type=dict[str, Any])]
+    OperationsField = Annotated[Any, dg.Resolver(resolve_operations, model_field_type=dict[str, Any])]
     RetryField = Annotated[Any, dg.Resolver(resolve_retry, model_field_type=dict[str, Any])]
     LadderField = Annotated[Any, dg.Resolver(resolve_ladder, model_field_type=dict[str, Any])]
     NightlyField = Annotated[Any, dg.Resolver(resolve_nightly, model_field_type=dict[str, Any])]

@@ -19,6 +19,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import BaseModel
 
+from batch_assets.core.task_settings import *
 from batch_assets.core.tasks import *
 from batch_assets.dagster.llm_task import *
 from batch_assets.sources.files import FileSource

@@ -46,6 +46,17 @@ def test_a_task_in_yaml_has_everything_that_one_in_python_has(tmp_path: Path) ->
     assert "yaml_triage/llm_outputs" in keys
 
 
+def test_settings_in_groups_are_those_of_the_spelling_before(tmp_path: Path) -> None:
+    asking = "  asking: {ladder: {steps: 1}, required_fields: [text]}\n"
+    operations = "  operations: {owners: [team:a]}\n"
+    text = YAML.replace("rules: [", "acceptance:\n    rules: [").replace(
+        "  thresholds", f"{asking}{operations}  thresholds"
+    )
+    task, _ = load_project(write_defs(tmp_path / "yaml_defs_groups", text)).tasks["yaml_triage"]
+    assert [r.__name__ for r in task.rules] == ["refuse_blank_names"]
+    assert (task.ladder.steps, task.required_fields, task.owners) == (1, ("text",), ("team:a",))
+
+
 def test_a_source_in_yaml_has_every_field_of_one_in_python(tmp_path: Path) -> None:
     text = YAML.replace("key: id}", "key: id, encoding: cp1252, max_value_bytes: 99, delimiter: '|', settle_s: 3}")
     folder = tmp_path / "yaml_defs_source"

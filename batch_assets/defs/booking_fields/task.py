@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
+from batch_assets.core.task_settings import Acceptance, Operations
 from batch_assets.core.tasks import Thresholds
 from batch_assets.dagster.llm_task import LlmTask
 from batch_assets.sources.files import FileSource
@@ -35,11 +36,13 @@ def booking_fields(_context: dg.ComponentLoadContext) -> LlmTask:
     """Declare the task."""
     return LlmTask(
         name="booking_fields",
-        description="Messages to a restaurant, in English and Russian: the fields of a booking.",
         source=FileSource("messages/*.jsonl"),
         output=Booking,
         models=["smollm2-135m"],
-        rules=[refuse_blank_names],
+        acceptance=Acceptance(rules=[refuse_blank_names]),
         thresholds=Thresholds(max_error_share=0.10, max_invalid_share=0.30, min_records=20),
-        owners=["team:reservations"],
+        operations=Operations(
+            description="Messages to a restaurant, in English and Russian: the fields of a booking.",
+            owners=["team:reservations"],
+        ),
     )
