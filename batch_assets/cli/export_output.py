@@ -35,7 +35,7 @@ def choose_format(name: str | None, output: str | None) -> Format:
 
 
 def choose_output(output: str | None, task: str, batches: Sequence[str], variants: Sequence[str], form: Format) -> str:
-    """Return where to write. ConfigError for a place that can't be a file of this format."""
+    """Return where to write. Raises ConfigError for a place that can't be a file of this format."""
     if output == STDOUT:
         if form is Format.PARQUET:
             raise ConfigError("--output -: Parquet needs a file; csv and jsonl can go to stdout")
@@ -60,7 +60,7 @@ def choose_output(output: str | None, task: str, batches: Sequence[str], variant
 def write_output(output: str, write: Callable[[BinaryIO], None]) -> int:
     """Let `write` write the file, or stdout; return the file's bytes, of stdout 0.
 
-    ConfigError where the system refuses. A killed write leaves the old file as it was, and a temporary one that the
+    ConfigError if the system refuses. A killed write leaves the old file as it was, and a temporary one that the
     next write of the same file removes.
     """
     if output == STDOUT:

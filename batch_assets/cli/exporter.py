@@ -89,7 +89,7 @@ class Exporter:
     def export(self, selection: Selection, form: Format, output: str, *, strict: bool = False) -> Exported:
         """Write the file, or to stdout for `-`.
 
-        Raises ConfigError where there is nothing to export or no way to write it. With `strict`, NotReadyError where
+        Raises ConfigError if there is nothing to export or no way to write it. With `strict`, NotReadyError if
         anything is missing or outdated, or changes meanwhile; nothing is written then.
         """
         with self._platform.database.read() as connection:
@@ -177,7 +177,7 @@ def result_columns(task: Task) -> dict[str, pl.DataType]:
 def fit_columns(frame: pl.DataFrame, columns: Mapping[str, pl.DataType], partition: str) -> pl.DataFrame:
     """Give a frame of an earlier output model the columns of the present one; what it lacks is null.
 
-    NotReadyError where a value doesn't fit its column's present type.
+    NotReadyError if a value doesn't fit its column's present type.
     """
     if frame.schema == pl.Schema(columns):
         return frame

@@ -16,7 +16,7 @@ SHOWN_NAMES = 20
 
 
 def select(session: Session, task: Task, source: Source, batches: Sequence[str], variants: Sequence[str]) -> Selection:
-    """Return what is meant by names and patterns. ConfigError for one that fits nothing."""
+    """Return what is meant by names and patterns. Raises ConfigError for one that fits nothing."""
     if not batches:
         return Selection(variants=_match(task.name, "variant", variants, set(task.variants)))
     known = {ref.batch for ref in source.list_batches()}

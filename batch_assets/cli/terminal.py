@@ -23,7 +23,7 @@ PLAIN_EVERY_S = 10.0
 def quiet(log_path: Path) -> Generator[Console, None, None]:
     """Send the process's output to a log file; yield a console that still reaches the terminal.
 
-    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++. ConfigError where the
+    File descriptors are redirected, not Python's streams: vLLM and torch also write from C++. Raises ConfigError if the
     log's folder can't be made.
     """
     try:

@@ -45,7 +45,7 @@ class _StopError(Exception):
 
 @dataclass(kw_only=True)
 class Outage:
-    """Whether the database is away. `find_refusal` says why it takes no connection; empty where it takes one."""
+    """Whether the database is away. `find_refusal` says why it takes no connection; empty if it takes one."""
 
     find_refusal: Callable[[], str]
     is_on: bool = False
@@ -90,7 +90,7 @@ class Child:
         )
 
     def look_after(self, now: float) -> bool:
-        """Start it again if it died, its wait is over and the database there. False where it has died too often."""
+        """Start it again if it died, its wait is over and the database there. False if it has died too often."""
         if self.process is None:
             if now >= self.due and not self.outage.look(now):
                 self.start()

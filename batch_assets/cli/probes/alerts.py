@@ -9,7 +9,7 @@ from batch_assets.store.inspection import StoreInspection
 
 
 def probe_alerts(settings: Settings) -> Iterator[Finding]:
-    """Yield who hears of failed checks and runs. ConfigError for an address that can't be one."""
+    """Yield who hears of failed checks and runs. Raises ConfigError for an address that can't be one."""
     receivers = check_alert_urls(settings.alert_receivers)
     if receivers:
         yield Finding(about="alerts", says=f"to {', '.join(r.name for r in receivers)}")

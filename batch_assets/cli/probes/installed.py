@@ -23,7 +23,7 @@ def probe_installed() -> Iterator[Finding]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of a distribution, or None where it isn't installed."""
+    """Return the version of a distribution, or None if it isn't installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -29,7 +29,7 @@ _SPLIT_STORAGE = {"run_storage", "event_log_storage", "schedule_storage"}
 
 def probe_instance(settings: Settings, store: StoreInspection | None) -> Iterator[Finding]:
     """Yield what there is of the instance. `store`: the store, which is the instance's database too, if
-    that is PostgreSQL; None where it can't be reached.
+    that is PostgreSQL; None if it can't be reached.
     """
     file = settings.dagster_home / "dagster.yaml"
     if not file.exists():
@@ -52,7 +52,7 @@ def probe_instance(settings: Settings, store: StoreInspection | None) -> Iterato
 
 
 def read_settings(text: str) -> dict[str, Any]:
-    """Return the settings of a dagster.yaml. ValueError where it is none."""
+    """Return the settings of a dagster.yaml. Raises ValueError if it is none."""
     try:
         found: object = yaml.safe_load(text)
     except yaml.YAMLError as e:

@@ -40,7 +40,7 @@ def probe_machine(settings: Settings | None, models: Mapping[str, ModelEntry]) -
 
 @lru_cache(maxsize=1)
 def list_gpus() -> tuple[str, ...] | None:
-    """Return name, driver and memory of each GPU that the NVIDIA driver lists; None where it doesn't answer."""
+    """Return name, driver and memory of each GPU that the NVIDIA driver lists; None if it doesn't answer."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ()
@@ -55,7 +55,7 @@ def list_gpus() -> tuple[str, ...] | None:
 
 
 def read_cpu_flags() -> frozenset[str] | None:
-    """Return the features of the first processor; None where the system doesn't list them."""
+    """Return the features of the first processor; None if the system doesn't list them."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -43,7 +43,7 @@ def probe_models(
 
 
 def read_api_key(entry: ModelEntry) -> str:
-    """Return the key that an entry's variable holds; empty where there is none."""
+    """Return the key that an entry's variable holds; empty if there is none."""
     variable = entry.api_key_env if isinstance(entry, OpenAIEntry) else None
     return os.environ.get(variable, "").strip() if variable else ""
 
@@ -184,7 +184,7 @@ async def ask_server(entry: OpenAIEntry) -> Finding:
 
 
 def _read_names(body: object) -> set[str] | None:
-    """Return the names of a server's models, or None where the answer isn't a list of them."""
+    """Return the names of a server's models, or None if the answer isn't a list of them."""
     data = cast("dict[str, Any]", body).get("data") if isinstance(body, dict) else None
     if not isinstance(data, list):
         return None

@@ -26,7 +26,7 @@ def load_tasks(settings: Settings) -> tuple[Project | None, Finding | None]:
 
 
 def probe_tasks(project: Project, store: StoreInspection | None) -> Iterator[Finding]:
-    """Yield a line for each task. `store`: the store, where microbatches stand; None where it can't be read."""
+    """Yield a line for each task. `store`: the store, where microbatches stand; None if it can't be read."""
     if not project.tasks:
         yield Finding(about="tasks", says="there are none", level=Level.WARN, mend="make a folder in BATCH_ASSETS_DEFS")
     for name, (task, source) in sorted(project.tasks.items()):
