@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from clocks import Clock
 from factories import pass_later
 
 from batch_assets.core.errors import EngineDead, RequestFailed
@@ -17,19 +18,6 @@ from batch_assets.run.circuit_breaker import (
 )
 
 LIMIT_S = 60.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

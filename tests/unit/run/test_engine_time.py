@@ -1,20 +1,11 @@
 """EngineTimeMeter: every second in which the engine was busy is somebody's, and only once."""
 
 import pytest
+from clocks import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_assets.run.engine_time import EngineTimeMeter
-
-
-class Clock:
-    """A clock that stands still until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def test_a_request_alone_uses_all_of_its_time() -> None:

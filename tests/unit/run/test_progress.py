@@ -4,17 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from batch_assets.run.partition_run import Progress, Tally
 from batch_assets.run.progress import Pace, ProgressLog, count_all, format_duration, format_progress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
 
 
 def make_progress(done: int = 0, total: int = 0, *, is_starting: bool = False, **tally: Any) -> Progress:

@@ -1,21 +1,9 @@
 """The retries of a run are paid from one budget, which answers fill."""
 
 import pytest
+from clocks import Clock
 
 from batch_assets.run.retry_budget import CAPACITY, PER_SECOND, RetryBudget
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from clocks import Clock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,21 +35,6 @@ def make_ask(item_id: str, key: str | None = None, *, is_suspect: bool = False) 
 
 def names(asks: list[Ask]) -> list[str]:
     return [ask.item_id for ask in asks]
-
-
-class Clock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.at = 1000.0
-
-    def __call__(self) -> float:
-        return self.at
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
