@@ -59,7 +59,11 @@ class Heartbeat:
 
 @contextmanager
 def keep_heartbeat(database: Database, run_id: str, every_s: float = HEARTBEAT_S) -> Generator[None, None, None]:
-    """Give signs of life for a run, from a thread, until the block ends. A store that takes none in stops no run."""
+    """Give signs of life for a run, from a thread, until the block ends. A store that takes none in stops no run.
+
+    If the block is interrupted, nothing waits for the store, which may be what hangs. The row that is left then says
+    nothing of a run that has ended, and is removed after a week.
+    """
     heartbeat, has_ended = Heartbeat(database, run_id), threading.Event()
     _try(heartbeat.beat, run_id)
 
@@ -69,12 +73,18 @@ def keep_heartbeat(database: Database, run_id: str, every_s: float = HEARTBEAT_S
 
     thread = threading.Thread(target=keep, name=f"heartbeat of {run_id}", daemon=True)
     thread.start()
+    is_interrupted = True
     try:
         yield
+        is_interrupted = False
+    except Exception:
+        is_interrupted = False
+        raise
     finally:
         has_ended.set()
-        thread.join(PATIENCE_S)  # else its last sign could come after the end
-        _try(heartbeat.end, run_id)
+        if not is_interrupted:
+            thread.join(PATIENCE_S)  # else its last sign could come after the end
+            _try(heartbeat.end, run_id)
 
 
 def _try(call: Callable[[], None], run_id: str) -> None:

@@ -5,6 +5,7 @@ import os
 import time
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from batch_assets.store.database import Database, find_moment, open_database
@@ -115,3 +116,9 @@ def test_the_moment_is_the_databases_own(database: Database) -> None:
         after = connection.scalar(sa.select(function)) if function is not None else dt.datetime.now(dt.UTC)
     assert before <= found <= after
     assert found.tzinfo is dt.UTC
+
+
+def test_an_interrupted_run_asks_nothing_more_of_the_store(database: Database) -> None:
+    with pytest.raises(KeyboardInterrupt), keep_heartbeat(database, "mine"):
+        raise KeyboardInterrupt
+    assert set(load_runs(database)) == {"mine"}, "its row is left to be forgotten"

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from temp_project import TempProject
 
-from batch_assets.cli import export as export_module
+from batch_assets.cli import exporter as export_module
 from batch_assets.cli.export_output import Format
 from batch_assets.cli.exporter import Exported, Exporter, result_columns
 from batch_assets.cli.main import cli

@@ -402,6 +402,11 @@ class Inner(BaseModel):
     a: str | None = None
 
 
+class Nested(BaseModel):
+    parts: list[Inner]
+    best: Inner | None
+
+
 class Outer(BaseModel):
     parts: list[Inner]
     best: Inner | None
@@ -431,8 +436,8 @@ def test_only_a_prompt_whose_examples_are_nested_is_rendered_otherwise_than_befo
     path = tmp_path / "v1.md"
     path.write_text(f"---\ndescription: d\nexamples: {json.dumps(flat)}\n---\n{{{{ text }}}}\n")
     assert load_prompt(path, Answer).render_as_before(record) is None
-    nested = [{"input": {"text": "t"}, "output": {"parts": [{"z": 1, "a": "x"}], "best": None, "pair": "none"}}]
+    nested = [{"input": {"text": "t"}, "output": {"parts": [{"z": 1, "a": "x"}], "best": None}}]
     path.write_text(f"---\ndescription: d\nexamples: {json.dumps(nested)}\n---\n{{{{ text }}}}\n")
-    before = load_prompt(path, Outer).render_as_before(record)
+    before = load_prompt(path, Nested).render_as_before(record)
     assert before is not None
-    assert [m.content for m in before] == ["t", '{"parts":[{"a":"x","z":1}],"best":null,"pair":"none"}', "t"]
+    assert [m.content for m in before] == ["t", '{"parts":[{"a":"x","z":1}],"best":null}', "t"]
