@@ -1,6 +1,6 @@
 """The settings of a task in groups, as a person writes them: what is accepted, how it is asked, how it is run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import ConfigDict
@@ -19,9 +19,9 @@ class Acceptance(Entry):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rules: tuple[Callable[[Any], str | None], ...] = ()
+    rules: Sequence[Callable[[Any], str | None]] = ()
     rules_version: str = ""
-    checks: tuple[Any, ...] = ()
+    checks: Sequence[Any] = ()
 
 
 class Asking(Entry):
@@ -34,7 +34,7 @@ class Asking(Entry):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    required_fields: tuple[str, ...] = ()
+    required_fields: Sequence[str] = ()
     retry: RetryPolicy = RetryPolicy()
     ladder: Ladder = Ladder()
     fallback: str = ""
@@ -46,6 +46,6 @@ class Operations(Entry):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     description: str = ""
-    owners: tuple[str, ...] = ()
+    owners: Sequence[str] = ()
     nightly: Nightly = Nightly()
     qa_sample_size: int = 50

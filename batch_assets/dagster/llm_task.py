@@ -143,18 +143,18 @@ class LlmTask(SettingsBefore, dg.Component, dg.Resolvable):
             output=self.output,
             prompts=prompts,
             models=models,
-            rules=acceptance.rules,
+            rules=tuple(acceptance.rules),
             rules_version=acceptance.rules_version,
-            required_fields=asking.required_fields,
+            required_fields=tuple(asking.required_fields),
             thresholds=thresholds,
             retry=asking.retry,
             ladder=asking.ladder,
             fallback=entries[asking.fallback] if asking.fallback else None,
             nightly=operations.nightly,
-            checks=acceptance.checks,
+            checks=tuple(acceptance.checks),
             qa_sample_size=operations.qa_sample_size,
             description=operations.description,
-            owners=operations.owners,
+            owners=tuple(operations.owners),
         )
         _ = task.variants, task.rules_text, list_checks(task)  # each refuses what can't be used
         return task, source
