@@ -7,15 +7,16 @@ from typing import Annotated, Any, TypeVar
 
 import dagster as dg
 from dagster._core.definitions.metadata.metadata_value import ObjectMetadataValue
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
+from batch_assets.core.attempts import Ladder, RetryPolicy
 from batch_assets.core.checks import Check
 from batch_assets.core.entries import Entry
-from batch_assets.core.errors import ConfigError, SourceError, format_problems
+from batch_assets.core.errors import ConfigError, SourceError
 from batch_assets.core.names import check_task_name
 from batch_assets.core.prompts import check_fields, load_prompts
 from batch_assets.core.task_settings import Acceptance, Asking, Operations
-from batch_assets.core.tasks import Rule, Task, Thresholds
+from batch_assets.core.tasks import Nightly, Rule, Task, Thresholds
 from batch_assets.dagster.assets.fallback_outputs import build_fallback_outputs
 from batch_assets.dagster.assets.llm_outputs import build_llm_outputs
 from batch_assets.dagster.assets.results import build_results
@@ -171,11 +172,13 @@ class LlmTask(SettingsBefore, dg.Component, dg.Resolvable):
         twice = sorted(group.model_fields_set & before.keys())
         if twice:
             raise ConfigError(f"task {self.name}: {', '.join(twice)}: given by itself and in {name}: once is enough")
-        given = {f: getattr(group, f) for f in group.model_fields_set}
-        try:
-            return kind.model_validate({**given, **before})
-        except ValidationError as e:
-            raise ConfigError(f"task {self.name}: {format_problems(e)}") from e
+        for field, wanted in (("retry", RetryPolicy), ("ladder", Ladder), ("nightly", Nightly)):
+            if field in before:
+                self._require(field, before[field], wanted)
+        if isinstance(before.get("required_fields"), str):
+            raise ConfigError(f"task {self.name}: required_fields: a list of fields is wanted")
+        # As they are: YAML's `rules_version: 2` is a number, and the identity of that task's rows has it as one.
+        return group.model_copy(update=before)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Build everything of the task."""
