@@ -25,7 +25,6 @@ from web_ui import REPOSITORY, WebUi
 from workplace import COUNTING_MODEL, Server, Workplace, find_free_port, start_server, wait_until
 
 from batch_assets.cli.webui import READY
-from batch_assets.dagster.dead_runs import PID_TAG
 from batch_assets.store.database import parse_url
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(600)]
@@ -224,7 +223,7 @@ def test_the_daemon_is_started_again_and_the_run_goes_on(installation: Installat
 def test_a_run_whose_worker_is_killed_is_retried_and_goes_on(installation: Installation) -> None:
     run_id = installation.begin("c-worker")
     installation.kills += 1
-    os.kill(int(installation.run(run_id)["tags"][PID_TAG]), signal.SIGKILL)
+    os.kill(installation.query("SELECT pid FROM llm_runs WHERE run_id = :r", r=run_id)[0][0], signal.SIGKILL)
     installation.finish("c-worker")
     assert installation.run(run_id)["status"] == "FAILURE"
     (retry,) = [r["runId"] for r in installation.runs() if r["tags"].get("dagster/parent_run_id") == run_id]
